@@ -24,12 +24,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 import xgboost
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
 import tacit
+from tacit.config.boost import BoostConfig
+from tacit.crypto import ring
+from tacit.crypto.agree import KeyPair
 from tacit.data.heart_disease import COLUMNS as HEART_COLUMNS
+from tacit.jobs.boost.horizontal import make_program, make_terms
+from tacit.protocols.sum_of_all import Session
+from tacit.protocols.sum_program import SumRules, digest_of_step
+from tacit.protocols.sum_steps import count_words
 
 ROOT = Path(os.environ.get("TACIT_DATA") or Path(__file__).parents[2] / "shared" / "data")
 TREES, DEPTH, PARTIES = 100, 6, 10
@@ -199,26 +207,58 @@ def speed(repeats: int = 3) -> None:
     train, test, label = adult()
     parts = partition(train, label, "iid")
     x, _, y, _ = matrices(train, test, label)
-    tacit.boost.train(parts, label=label, trees=2, depth=DEPTH)
+    options: dict[str, Any] = {"label": label, "trees": TREES, "depth": DEPTH}
+    for runtime in ("cohort", "inprocess"):
+        tacit.boost.train(parts, label=label, trees=2, depth=DEPTH, runtime=runtime)
+    methods = {
+        "xgboost, pooled, one thread": lambda: xgboost.train(
+            {**PARAMETERS, "nthread": 1}, xgboost.DMatrix(x, y, enable_categorical=True), TREES
+        ),
+        "tacit, simulation": lambda: tacit.boost.train(parts, **options),
+        "tacit, masked sums, no messages": lambda: sum_masked(parts, label, TREES, DEPTH),
+        "tacit, secure sums executed": lambda: tacit.boost.train(parts, runtime="inprocess", **options),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in methods}
+    for _ in range(repeats):  # in turn: on a shared machine the same minutes for all
+        for name, run in methods.items():
+            seconds[name].append(_cpu(run))
+    pooled_seconds = min(seconds["xgboost, pooled, one thread"])
+    for name, found in seconds.items():
+        print(f"{name:32} {min(found):7.2f} CPU s  {min(found) / pooled_seconds:5.2f} ×", flush=True)
 
-    def central() -> None:
-        xgboost.train(PARAMETERS, xgboost.DMatrix(x, y, enable_categorical=True), TREES)
 
-    def simulation() -> None:
-        tacit.boost.train(parts, label=label, trees=TREES, depth=DEPTH)
+def sum_masked(parts: dict[str, pd.DataFrame], label: str, trees: int, depth: int) -> Any:
+    """Train with the masks of the protocol and without its messages: what is left if these cost nothing.
 
-    seconds = {"xgboost, pooled": central, "tacit, simulation": simulation}
-    found = {}
-    for name, run in seconds.items():
-        found[name] = min(_cpu(run) for _ in range(repeats))
-        print(
-            f"{name:30} {found[name]:7.2f} CPU s  {found[name] / found['xgboost, pooled']:5.2f} ×", flush=True
-        )
-    real = _cpu(lambda: tacit.boost.train(parts, label=label, trees=TREES, depth=DEPTH, runtime="inprocess"))
-    print(
-        f"{'tacit, secure sums executed':30} {real:7.2f} CPU s  {real / found['xgboost, pooled']:5.2f} ×",
-        flush=True,
+    Every party has keys of its own, computes its vector and masks it; masked vectors are added. Nothing is
+    sent, checked or kept, and what is sent down is read once for all parties.
+    """
+    config = BoostConfig(label=label, trees=trees, depth=depth)
+    program = make_program(config, make_terms(config, parts), len(parts))
+    rules, pairs = SumRules("benchmark", tuple(parts)), {name: KeyPair(os.urandom(32)) for name in parts}
+    public, sessions = (
+        {name: pair.public for name, pair in pairs.items()},
+        {name: Session() for name in parts},
     )
+    for name, session in sessions.items():
+        session.begin(b"session", b"benchmark", name, pairs[name], public)
+    steps = program.coordinate()
+    down = next(steps)
+    for step in itertools.count():
+        sent, words = digest_of_step(step, down), count_words(program, step, down)
+        local = program.local if words is None else program.local_words
+        length = program.length(step, down) if words is None else words
+        terms = rules.terms(length, program.bound, sent, words is not None)
+        total = np.zeros(length, ring.word(terms.width))
+        for name, table in parts.items():
+            vector = terms.encode(torch.from_numpy(local(step, table, down)), name)
+            total += sessions[name].mask(vector, sent, rules.parties, terms.width)
+        opened = ring.decode(ring.truncate(total, terms.width), terms.width)
+        try:
+            down = steps.send(opened if words is None else program.unpack(step, down, opened))
+        except StopIteration as end:
+            return end.value
+    raise AssertionError
 
 
 def _cpu(run: Any) -> float:
@@ -294,15 +334,34 @@ def vertical(splits: int = 5, trees: int = 20, depth: int = 4) -> None:
         "guest": tacit.data.from_frame(guest, "y", id="id", test_fraction=0),
         "host": tacit.data.from_frame(host, id="id"),
     }
-    tacit.boost.train(tables, trees=1, depth=2)  # compiles
-    for bins, reveal in ((32, "sums"), (32, "splits"), (64, "sums")):
+    small = {"guest": guest.head(500), "host": host.head(500)}
+    for backend in ("shares", "he"):
+        tacit.boost.train(small, on="id", label="y", trees=1, depth=2, backend=backend)  # compiles
+    shapes = {}
+    for backend, bins, reveal, size in (
+        ("shares", 32, "sums", {}),
+        ("shares", 32, "splits", {}),
+        ("shares", 64, "sums", {}),
+        ("he", 32, "sums", {}),
+        ("he", 64, "sums", {}),
+        ("shares", 255, "sums", {"trees": 10, "depth": 6}),
+        ("he", 255, "sums", {"trees": 10, "depth": 6}),
+    ):
+        options = {**settings, **size, "bins": bins, "reveal": reveal}
         before = time.process_time()
-        model = tacit.boost.train(tables, **settings, bins=bins, reveal=reveal)
+        model = tacit.boost.train(tables, **options, backend=backend)
         spent = time.process_time() - before
         megabytes = sum(line.bytes for line in model.ledger.seen) / 1e6
-        print(
-            f"30,000 rows, {bins} bins, reveal={reveal!r}: {spent:.1f} CPU s, {megabytes:.0f} MB", flush=True
-        )
+        drawn = {"helper": "", "leaf_key": "", "masked": []}  # the mask of leaves is random
+        trees_of = [{**p.to_dict(), **drawn} for p in model.parts.values()]
+        same = shapes.setdefault((bins, reveal), trees_of) == trees_of
+        print(f"30,000 rows, {options['trees']} trees of depth {options['depth']}, {bins} bins, "
+              f"reveal={reveal!r}, backend={backend!r}: {spent:.1f} CPU s, "
+              f"{megabytes:.0f} MB, the same trees: {same}", flush=True)  # fmt: skip
+        for kind in sorted({line.kind for line in model.ledger.seen}):
+            part = sum(line.bytes for line in model.ledger.seen if line.kind == kind) / 1e6
+            if part > 1:
+                print(f"    {kind}: {part:.0f} MB", flush=True)
     columns = np.column_stack([guest.drop(columns=["id", "y"]), host.drop(columns="id")])
     y = guest["y"].to_numpy()
     before = time.process_time()

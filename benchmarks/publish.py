@@ -1,33 +1,129 @@
-"""What protection costs: generators with and without the floor and dependencies, on the same rows.
+"""Our generators beside MOSTLY AI's engine, ARF and smartnoise's MST, judged by other people's programs, in one run.
 
-    .venv/bin/python benchmarks/publish.py            # Adult, 8,000 training and 8,000 held-out rows
-    .venv/bin/python benchmarks/publish.py 2000       # fewer rows
+    TACIT_DATA=…/data .venv/bin/python benchmarks/publish.py --rows 400             # rows to learn from, at most
+    TACIT_DATA=…/data .venv/bin/python benchmarks/publish.py --rows 400 --write     # updates docs/results/synth.md
+    … benchmarks/publish.py --only Adult elections --generators ARGN Cart "MOSTLY AI"
 
-quality is the score of `tacit.synth.evaluate` as SDMetrics defines it; TSTR the AUC of boosted trees trained on
-synthetic and tested on held-out rows; C2ST the AUC of boosted trees that tell synthetic from held-out rows (.5 is
-best). singling-out are the attacks of `synth/singling.py` by three columns and by one. impossible is the share of
-rows with a pair of education and education-num that no real row has.
+Half of a table, at most `--rows`, is learned; as many other rows are held out.
+
+quality is SDMetrics' QualityReport. TSTR is the AUC of scikit-learn's boosted trees trained on synthetic and
+tested on held-out rows, C2ST that of boosted trees that tell synthetic from held-out rows (.5 is best). singling
+(three columns), linkability and inference (of the target) are Anonymeter's risks in excess of the held-out rows';
+`peers/judge_work.py` says how. CPU s is for fitting and sampling, one thread each.
+
+Peers and judges live in environments of their own (benchmarks/peers/install.sh). What is not installed there is
+named and left out. SDV is under the Business Source License: install.sh does not install it, but it takes part
+if `.venv-peers/sdv` exists. ARF is run by arfpy, which is what synthcity's plugin calls: synthcity itself asks
+for torch < 2.3.
+
+Tables: Adult and the credit cards of Taiwan (both UCI), and from statsmodels the survey of affairs (Fair 1978) and
+the health insurance experiment of RAND: the parameters of ARGN were chosen on these four. Nothing was chosen on
+heart disease of four hospitals (UCI), the American election study of 1996 (statsmodels) and how long governments
+last (lifelines).
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import json
+import os
+import subprocess
+import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 from synth import adult
 
 from tacit import synth
-from tacit.synth import fidelity, singling
-from tacit.synth.views import Views
 
-SETTINGS = {
-    "all values": {"floor": 1, "dependencies": False},
-    "floor of 10": {"floor": 10, "dependencies": False},
-    "floor and dependencies": {},
+HERE = Path(__file__).resolve().parent
+PEERS = Path(os.environ.get("TACIT_PEERS") or HERE.parent / ".venv-peers")
+RESULTS = HERE.parent / "docs" / "results" / "synth.md"
+BEGIN, END = "<!-- figures of benchmarks/publish.py -->", "<!-- end -->"
+EPSILON = 3.0  # of both MST: the default of smartnoise
+EPOCHS = 100  # of TVAE and CTGAN: with their default of 300 they would take most of the time
+
+OURS: dict[str, synth.Generator] = {
+    "ARGN": synth.ARGN(device="cpu"),
+    "Cart": synth.Cart(),
+    "Bayes": synth.Bayes(),
+    "GaussianCopula": synth.GaussianCopula(),
+    "TVAE": synth.TVAE(device="cpu", epochs=EPOCHS),
+    "CTGAN": synth.CTGAN(device="cpu", epochs=EPOCHS),
+    "MST, ε = 3": synth.MST(epsilon=EPSILON),
 }
-PAIR = ["education", "education-num"]
+# name in the table: (environment, program)
+OTHERS = {
+    "MOSTLY AI": ("mostlyai", "mostlyai_work.py"),
+    "ARF": ("arf", "arf_work.py"),
+    "smartnoise MST, ε = 3": ("smartnoise", "mst_work.py"),
+    "SDV GaussianCopula": ("sdv", "sdv_work.py"),
+}
+JUDGES = PEERS / "judges" / "bin" / "python"
+HEADS = ("quality", "TSTR", "C2ST", "singling", "linkability", "inference", "CPU s")
+
+
+def tables() -> dict[str, tuple[pd.DataFrame, str]]:
+    """Each table in random order, with the column that models predict."""
+    from lifelines.datasets import load_dd
+    from statsmodels.datasets import anes96, fair, randhie
+
+    people = pd.concat(adult(), ignore_index=True)
+    data = Path(os.environ["TACIT_DATA"])
+    credit = pd.read_csv(data / "fate_vfl" / "UCI_Credit_Card.csv.gz").drop(columns="ID")
+    affairs = fair.load_pandas().data.assign(affairs=lambda f: np.where(f["affairs"] > 0, "yes", "no"))
+    health = randhie.load_pandas().data.assign(mdvis=lambda f: np.where(f["mdvis"] > 0, "some", "none"))
+    elections = anes96.load_pandas().data.assign(vote=lambda f: np.where(f["vote"] > 0, "Dole", "Clinton"))
+    governments = load_dd().drop(columns=["ctryname", "cowcode2", "politycode", "ehead", "leaderspellreg"])
+    named = {
+        "heart disease": (heart_disease(), "ill"),
+        "elections": (elections, "vote"),
+        "governments": (governments, "observed"),
+        "health insurance": (health, "mdvis"),
+        "credit cards": (credit, "default.payment.next.month"),
+        "affairs": (affairs, "affairs"),
+        "Adult": (people, "income" if "income" in people else str(people.columns[-1])),
+    }
+    return {
+        name: (f.sample(frac=1, random_state=0).reset_index(drop=True), t) for name, (f, t) in named.items()
+    }
+
+
+def heart_disease() -> pd.DataFrame:
+    from tacit.data.heart_disease import COLUMNS
+
+    data = Path(os.environ["TACIT_DATA"]) / "heart_disease"
+    parts = [
+        pd.read_csv(data / f"processed.{hospital}.data", names=COLUMNS, na_values="?").assign(
+            hospital=hospital
+        )
+        for hospital in ("cleveland", "hungarian", "switzerland", "va")
+    ]
+    frame = pd.concat(parts, ignore_index=True).drop(columns=["ca", "thal"])  # mostly missing
+    for column in ("sex", "cp", "fbs", "restecg", "exang", "slope"):
+        frame[column] = frame[column].map(lambda v: None if pd.isna(v) else f"c{v:g}")
+    return frame.assign(ill=np.where(frame.pop("num") > 0, "yes", "no"))
+
+
+def declare(frame: pd.DataFrame) -> dict[str, synth.Column]:
+    """Declare columns as the table has them: fine for a comparison, not for a release with ε."""
+    out = {}
+    for name in frame:
+        column, missing = frame[name], bool(frame[name].isna().any())
+        if not pd.api.types.is_numeric_dtype(column):
+            out[str(name)] = synth.categorical(sorted(column.dropna().unique()), missing=missing)
+            continue
+        low, high = float(column.min()), float(column.max())
+        if (column.dropna() % 1 == 0).all():
+            out[str(name)] = synth.integer(int(low), int(high), missing=missing)
+        else:
+            out[str(name)] = synth.continuous(low, high, missing=missing)
+    return out
 
 
 def boosted_auc(train: pd.DataFrame, y: pd.Series, test: pd.DataFrame, truth: pd.Series) -> float:
@@ -38,48 +134,124 @@ def boosted_auc(train: pd.DataFrame, y: pd.Series, test: pd.DataFrame, truth: pd
         levels = {c: sorted(set(train[c].dropna()) | set(test[c].dropna())) for c in frame if c in text}
         return frame.assign(**{c: pd.Categorical(frame[c], levels[c]) for c in levels})
 
+    if y.nunique() < 2:
+        return 0.5  # the generator lost one of the classes
     text = [c for c in train if not pd.api.types.is_numeric_dtype(train[c])]
     model = HistGradientBoostingClassifier(categorical_features="from_dtype", random_state=0)
     model.fit(encode(train), y)
     return float(roc_auc_score(truth, model.predict_proba(encode(test))[:, 1]))
 
 
+def classify(train: pd.DataFrame, made: pd.DataFrame, holdout: pd.DataFrame, target: str) -> list[float]:
+    """Return TSTR and C2ST."""
+    positive = train[target].unique()[0]
+    tstr = boosted_auc(
+        made.drop(columns=target),
+        made[target] == positive,
+        holdout.drop(columns=target),
+        holdout[target] == positive,
+    )
+    rows = min(len(made), len(holdout))
+    parts = (slice(rows // 2), slice(rows // 2, rows))
+    both = [pd.concat([made[s], holdout[s]], ignore_index=True) for s in parts]
+    marks = [pd.Series(np.r_[np.ones(len(b) // 2), np.zeros(len(b) - len(b) // 2)]) for b in both]
+    return [tstr, boosted_auc(both[0], marks[0], both[1], marks[1])]
+
+
+def run(python: Path, program: str, *arguments: str) -> dict[str, object]:
+    """Run a program of peers/ in its environment; return the JSON of its last line."""
+    done = subprocess.run(
+        [str(python), str(HERE / "peers" / program), *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""},
+    )
+    if done.returncode:
+        raise RuntimeError(f"{program} failed: {done.stderr[-2000:]}")
+    answer: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def run_peer(python: Path, program: str, train: pd.DataFrame, folder: Path) -> tuple[pd.DataFrame, float]:
+    source, target = folder / "train.parquet", folder / "made.parquet"
+    seconds = float(str(run(python, program, str(source), str(target), str(len(train)))["seconds"]))
+    made = pd.read_parquet(target)[list(train)]
+    for name in train:  # some peers return whole numbers as floats or text
+        if pd.api.types.is_numeric_dtype(train[name]):
+            made[name] = pd.to_numeric(made[name])
+            if pd.api.types.is_integer_dtype(train[name]):
+                made[name] = made[name].round()
+        if made[name].dtype != train[name].dtype:
+            made[name] = made[name].astype(train[name].dtype)
+    return made, seconds
+
+
+def run_table(name: str, rows: int, names: list[str]) -> list[tuple[str, int, str, list[float]]]:
+    """Return a line of figures for each generator."""
+    torch.set_num_threads(1)
+    frame, target = tables()[name]
+    rows = min(rows, len(frame) // 2)
+    train = frame.iloc[:rows].reset_index(drop=True)
+    holdout = frame.iloc[rows : 2 * rows].reset_index(drop=True)
+    results: dict[str, list[float]] = {}
+    times = {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        train.to_parquet(folder / "train.parquet")
+        holdout.to_parquet(folder / "holdout.parquet")
+        for who in names:
+            if who in OURS:
+                generator = OURS[who]
+                start = time.process_time()
+                generator.fit(train, declare(train) if generator.private else None)
+                made = generator.sample(rows, seed=1)
+                times[who] = time.process_time() - start
+            else:
+                environment, program = OTHERS[who]
+                made, times[who] = run_peer(PEERS / environment / "bin" / "python", program, train, folder)
+            made.to_parquet(folder / f"made-{len(results)}.parquet")
+            results[who] = classify(train, made, holdout, target)
+        judged = run(JUDGES, "judge_work.py", str(folder), str(len(results)), target)["figures"]
+        assert isinstance(judged, list)
+    return [
+        (name, rows, who, [quality, *classified, *risks, times[who]])
+        for (who, classified), (quality, *risks) in zip(results.items(), judged)
+    ]
+
+
 def main() -> None:
-    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 8_000
-    everything = pd.concat(adult(), ignore_index=True)
-    train = everything.iloc[:rows].reset_index(drop=True)
-    holdout = everything.iloc[rows : 2 * rows].reset_index(drop=True)
-    target = "income" if "income" in train else str(train.columns[-1])
-    possible = set(map(tuple, everything[PAIR].to_numpy()))
-    heads = ("quality", "TSTR", "C2ST", "3 columns", "1 column", "impossible", "CPU s")
-    print(f"{'':38}" + "".join(f"{h:>11}" for h in heads))
-    for generator in (synth.Cart(), synth.Bayes(), synth.GaussianCopula()):
-        for name, options in SETTINGS.items():
-            start = time.process_time()
-            made = generator.fit(train, **options).sample(rows, seed=1)  # type: ignore[arg-type]
-            seconds = time.process_time() - start
-            views = Views(train, made, holdout)
-            scores = {s.name: s.value for s in fidelity.measure(views, np.random.default_rng(0))}
-            risks = [s.value for s in singling.measure(views, np.random.default_rng(0))]
-            positive = str(train[target].unique()[0])
-            tstr = boosted_auc(
-                made.drop(columns=target),
-                made[target] == positive,
-                holdout.drop(columns=target),
-                holdout[target] == positive,
-            )
-            half = rows // 2
-            both = [
-                pd.concat([made[s], holdout[s]], ignore_index=True) for s in (slice(half), slice(half, rows))
-            ]
-            marks = [pd.Series(np.r_[np.ones(len(b) // 2), np.zeros(len(b) - len(b) // 2)]) for b in both]
-            c2st = boosted_auc(both[0], marks[0], both[1], marks[1])
-            wrong = np.mean([tuple(r) not in possible for r in made[PAIR].to_numpy()])
-            figures = (scores[fidelity.QUALITY.name], tstr, c2st, *risks, wrong, seconds)
-            print(
-                f"{type(generator).__name__ + ', ' + name:38}" + "".join(f"{f:11.3f}" for f in figures),
-                flush=True,
-            )
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rows", type=int, default=2000, help="rows to learn from, at most")
+    parser.add_argument("--only", nargs="+", help="names of tables")
+    parser.add_argument("--generators", nargs="+", help="names of generators")
+    parser.add_argument("--jobs", type=int, default=1, help="tables worked on at the same time")
+    parser.add_argument("--write", action="store_true", help="update docs/results/synth.md")
+    args = parser.parse_args()
+    if not JUDGES.exists():
+        parser.error(
+            f"{JUDGES} is missing: run benchmarks/peers/install.sh, which installs SDMetrics and Anonymeter"
+        )
+    names = [n for n in (*OURS, *OTHERS) if not args.generators or n in args.generators]
+    absent = [n for n in names if n in OTHERS and not (PEERS / OTHERS[n][0] / "bin" / "python").exists()]
+    for name in absent:
+        print(f"{name}: not installed (.venv-peers/{OTHERS[name][0]}), left out")
+    names = [n for n in names if n not in absent]
+    print(f"{'':20}{'':24}" + "".join(f"{h:>13}" for h in HEADS), flush=True)
+    written = [f"| table (rows) | generator | {' | '.join(HEADS)} |", "|---|---|" + "---|" * len(HEADS)]
+    with ProcessPoolExecutor(args.jobs) as pool:
+        chosen = [n for n in tables() if not args.only or n in args.only]
+        for lines in pool.map(run_table, chosen, repeat(args.rows), repeat(names)):
+            for table, rows, who, figures in lines:
+                print(f"{table:20}{who:24}" + "".join(f"{f:13.3f}" for f in figures), flush=True)
+                shown = [f"{f:.3f}".replace("0.", ".") for f in figures[:-1]] + [f"{figures[-1]:.1f}"]
+                written.append(f"| {table} ({rows:,}) | {who} | {' | '.join(shown)} |")
+    if args.write:
+        text = RESULTS.read_text(encoding="utf-8")
+        before, _, rest = text.partition(BEGIN)
+        RESULTS.write_text(
+            before + BEGIN + "\n" + "\n".join(written) + "\n" + END + rest.partition(END)[2], encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

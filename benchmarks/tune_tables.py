@@ -17,9 +17,9 @@ middle is taken.
 
 `--rows` takes at most so many training rows of a table: small tables overfit where large ones do not.
 
-`penalty` compares rules for λ by the number of rows n and of features p. A federated linear model is the optimum of
-the pooled rows, so scikit-learn computes it. AUC or R² are compared with cross-validated λ, log likelihoods (R² of a
-regression) with the best λ of 21 for the test rows.
+`penalty` compares rules for λ by the number of rows n and of features p, or by the loss on rows that were left out,
+as FedLBFGSCV does. A federated linear model is the optimum of the pooled rows, so scikit-learn computes it. AUC or R²
+are compared with cross-validated λ, log likelihoods (R² of a regression) with the best λ of 29 for the test rows.
 """
 
 from __future__ import annotations
@@ -159,6 +159,7 @@ def draw_parties(rows: int, parties: int, rng: np.random.Generator) -> np.ndarra
 
 class Split(NamedTuple):
     fed: data.Federation
+    unheld: data.Federation  # the same without held-out rows
     x: np.ndarray  # the training rows, all of them
     y: np.ndarray
     test: torch.Tensor
@@ -184,7 +185,8 @@ def split(name: str, source: Source, seed: int, rows: int | None, held: float) -
         x[train], y[train], test_fraction=0.0, groups=groups, name=name, regression=source.is_regression
     )
     fed = table.by("party", held_fraction=held, seed=seed)
-    return Split(fed, x[train], y[train], torch.from_numpy(x[test]), y[test], source.is_regression)
+    unheld = table.by("party", held_fraction=0.0, seed=seed)
+    return Split(fed, unheld, x[train], y[train], torch.from_numpy(x[test]), y[test], source.is_regression)
 
 
 def pooled(s: Split, is_network: bool, seed: int) -> float:
@@ -224,14 +226,52 @@ RULES: dict[str, Callable[[int, int], float]] = {
     **{f"{c:g} · p / n": lambda n, p, c=c: c * p / n for c in (0.2, 0.5, 1)},  # type: ignore[misc]
     **{f"{c:g} / √n": lambda n, p, c=c: c / n**0.5 for c in (0.2, 0.5, 1)},  # type: ignore[misc]
 }
+# c of λ = c/n, the one whose models without a fold have the smallest loss on that fold; the number of folds; and
+# the share by which c below 3 must lower the loss
+CHOICES: dict[str, tuple[tuple[float, ...], int, float]] = {
+    "3/n to 100/n, a fifth of the rows left out": ((10, 3, 30, 100), 1, 0.0),
+    "3/n to 100/n, 5 folds": ((10, 3, 30, 100), 5, 0.0),
+    "0.01/n to 100/n, 5 folds": ((10, 3, 30, 100, 1, 0.1, 0.01), 5, 0.0),
+    "0.01/n to 100/n, 5 folds, 2% (FedLBFGSCV)": ((10, 3, 30, 100, 1, 0.1, 0.01), 5, 0.02),
+}
 SIZES = (150, 300, 600, 1500, 4000)  # training rows, at most
+
+
+def choose_penalties(x: np.ndarray, y: np.ndarray, is_regression: bool) -> list[float]:
+    """Return λ by each of CHOICES, for folds that do not depend on the order of the rows."""
+    n, fold = len(y), np.random.default_rng(0).permutation(len(y)) % 5
+    losses: dict[tuple[float, int], float] = {}
+    for c in {c for candidates, _, _ in CHOICES.values() for c in candidates}:
+        for f in range(5):
+            a, b = fold != f, fold == f
+            if len(set(y[a])) < 2:  # a class is in one fold only: nothing to choose by
+                losses[c, f] = 0.0
+                continue
+            out = fit_linear(x[a], y[a], c, is_regression, x[b])
+            losses[c, f] = -float(fit_of(out, y[b], is_regression, np.sum))
+    return [
+        min(candidates, key=lambda c: sum(losses[c, f] for f in range(folds)) * (1 + least * (c < 3))) / n
+        for candidates, folds, least in CHOICES.values()
+    ]
+
+
+def fit_linear(x: np.ndarray, y: np.ndarray, c: float, is_regression: bool, test: np.ndarray) -> np.ndarray:
+    """Return outputs for test rows of the model with λ·n = c (docs/how-to-learn-from-tables.md)."""
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    if is_regression:
+        return np.asarray(Ridge(alpha=c / 2).fit(x, y).predict(test))
+    return np.asarray(LogisticRegression(C=2 / c, max_iter=200).fit(x, y).decision_function(test))
+
+
+def fit_of(out: np.ndarray, y: np.ndarray, is_regression: bool, total: Callable[..., Any]) -> Any:
+    """Return the log likelihood of a classification, or minus the squared error."""
+    return total(-((out - y) ** 2) if is_regression else -np.logaddexp(0, np.where(y == 1, -out, out)))
 
 
 def compare_penalties(sources: dict[str, Source], seeds: int) -> None:
     """Print the loss of each rule, in the mean over tables and sizes, and in the worst of them."""
-    from sklearn.linear_model import LogisticRegression, Ridge
-
-    grid = np.logspace(-4, 1, 21)
+    grid = np.logspace(-6, 1, 29)
     found: dict[tuple[str, int], list[np.ndarray]] = {}
     for rows in SIZES:
         for name, source in sources.items():
@@ -240,16 +280,14 @@ def compare_penalties(sources: dict[str, Source], seeds: int) -> None:
                 x, test, n = s.x.astype(float), s.test.numpy().astype(float), len(s.y)
                 p = int((x.std(0) > 0).sum())
                 scores, fits = [], []
-                for l2 in grid:  # the penalties of tacit: docs/how-to-learn-from-tables.md
-                    if s.is_regression:
-                        out = Ridge(alpha=n * l2 / 2).fit(x, s.y).predict(test)
-                        fits.append(score(s.target, out, True))
-                    else:
-                        model = LogisticRegression(C=2 / (n * l2), max_iter=200).fit(x, s.y)
-                        out = model.decision_function(test)
-                        fits.append(-float(np.logaddexp(0, np.where(s.target == 1, -out, out)).mean()))
+                for l2 in grid:
+                    out = fit_linear(x, s.y, n * l2, s.is_regression, test)
                     scores.append(score(s.target, out, s.is_regression))
-                at = [np.log(np.clip(rule(n, p), grid[0], grid[-1])) for rule in RULES.values()]
+                    fit = float(fit_of(out, s.target, s.is_regression, np.mean))
+                    fits.append(scores[-1] if s.is_regression else fit)
+                chosen = choose_penalties(x, np.asarray(s.y), s.is_regression)
+                rules = [*(rule(n, p) for rule in RULES.values()), *chosen]
+                at = np.log(np.clip(rules, grid[0], grid[-1]))
                 here = [
                     np.interp(at, np.log(grid), scores) - pooled(s, False, seed),
                     np.interp(at, np.log(grid), fits) - max(fits),
@@ -257,7 +295,7 @@ def compare_penalties(sources: dict[str, Source], seeds: int) -> None:
                 found.setdefault((name, rows), []).append(np.array(here))
     means = np.array([np.mean(values, axis=0) for values in found.values()])
     print("| λ | AUC or R²: mean | worst | log likelihood or R²: mean | worst |\n|" + "---|" * 5)
-    for k, rule in enumerate(RULES):
+    for k, rule in enumerate((*RULES, *CHOICES)):
         cells = [f"{v:+.4f}" for part in (0, 1) for v in (means[:, part, k].mean(), means[:, part, k].min())]
         print(f"| {rule} | " + " | ".join(cells) + " |")
 
@@ -281,6 +319,8 @@ FIVE: dict[str, Any] = {
 NETWORK: dict[str, dict[str, Any]] = {
     "chosen": CHOSEN,
     "by metric": {**CHOSEN, "stop_by": None},
+    "again": {**CHOSEN, "again": 1.0},  # on all rows, for as many rounds as had the best model
+    "again, longer": {**CHOSEN, "again": 1.15},
     "l2=0": {**CHOSEN, "l2": 0.0},
     "l2=1e-2": {**CHOSEN, "l2": 1e-2},
     "server 0.005": {**CHOSEN, "algorithm": FedAdam(lr=0.1, server_lr=0.005, tau=1e-4)},
@@ -309,7 +349,13 @@ NETWORK: dict[str, dict[str, Any]] = {
 
 def measure(s: Split, settings: dict[str, Any], is_network: bool, seed: int) -> float:
     model: Any = models.MLP(HIDDEN) if is_network else "linear" if s.is_regression else "logistic"
+    again = settings.get("again")
+    settings = {name: value for name, value in settings.items() if name != "again"}
     run = tacit.train(s.fed, model=model, seed=seed, min_rows=1, **settings)
+    if again is not None:
+        (best,) = [e["best_round"] for e in run.events if e["kind"] == "stop"]
+        fixed = {k: v for k, v in settings.items() if k not in STOP} | {"rounds": round(again * best)}
+        run = tacit.train(s.unheld, model=model, seed=seed, min_rows=1, evaluate_every=0, **fixed)
     return score(s.target, outputs(run.model, s.test), s.is_regression)
 
 

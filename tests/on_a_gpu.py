@@ -300,6 +300,15 @@ def checks() -> dict[str, Callable[[], str | None]]:
     found["model: random crops"] = lambda: as_on_the_cpu(
         federation(shape=(1, 8, 8)), models.CNN(crop=2, flip=True)
     )
+    for engine in ("stack", "streams", "compile"):
+        found[f"engine {engine}: attention"] = lambda engine=engine: in_engine(engine, attention)
+    for algorithm in (algorithms.FedAvg(), algorithms.Scaffold(), algorithms.FedProx(), algorithms.FedDyn()):
+        name = type(algorithm).__name__
+        found[f"engine streams: batch norm and dropout, {name}"] = lambda algorithm=algorithm: in_engine(
+            "streams", norm, algorithm=algorithm, per_round=4
+        )
+    found["engine graph: a model that mixes rows"] = lambda: in_engine("graph", Centered)
+    found["engine graph: a GRU"] = lambda: in_engine("graph", Reader)
     found["model: random numbers of its own"] = random_model
     for every in (True, False):
         found[f"model: LSTM, {'all tokens' if every else 'one label'}"] = lambda every=every: recurrent(every)
@@ -309,6 +318,71 @@ def checks() -> dict[str, Callable[[], str | None]]:
     found["a table of a comparison"] = lambda: table("cuda")
     found["runs side by side equal runs alone"] = comparison
     found["speed: ragged clients, 50 of 100 in a round"] = speed
+    return found
+
+
+class Attention(nn.Module):
+    """Two attention layers over the rows of an image, by torch's own module and by its function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.out = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1, 2)
+        x = x + self.heads(x, x, x, need_weights=False)[0]
+        x = x + nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+        return self.out(x.flatten(1))
+
+
+def attention() -> nn.Module:
+    return Attention()
+
+
+class Centered(nn.Sequential):
+    """Rows minus their mean: what a row gives depends on the others."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - x.mean(0))
+
+
+class Reader(nn.Module):
+    """A GRU, which cannot be stacked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.out = nn.GRU(8, 8, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.gru(x.flatten(1, 2))[0][:, -1])
+
+
+def in_engine(engine: str, model: Callable[[], nn.Module], **options: Any) -> str:
+    """The same model as on the CPU, with this engine, which must be the one that was chosen."""
+    from tacit.runtimes import cohort
+
+    chosen, limit = [], cohort.STREAMS_ABOVE
+    choose = cohort.Cohort._choose_engine
+
+    def watch(self: Any, asked: str) -> str:
+        found = choose(self, asked)
+        if self.device.type == "cuda":
+            chosen.append((found, self.compiles, self.notes))
+        return found
+
+    cohort.Cohort._choose_engine = watch  # type: ignore[method-assign]
+    cohort.STREAMS_ABOVE = 0 if engine == "streams" else limit
+    try:
+        asked = {"engine": engine} if engine == "compile" else {}
+        found = as_on_the_cpu(federation(shape=(1, 8, 8)), model, **asked, **options)
+    finally:
+        cohort.Cohort._choose_engine, cohort.STREAMS_ABOVE = choose, limit  # type: ignore[method-assign]
+    wanted = ("streams", True) if engine == "compile" else (engine, False)
+    assert chosen
+    assert all((name, compiles) == wanted for name, compiles, _ in chosen), chosen
     return found
 
 

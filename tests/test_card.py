@@ -19,6 +19,9 @@ from tacit.runtimes.inprocess import InProcess
 from tacit.runtimes.processes import Processes
 
 from . import card, on_a_gpu
+from .own.test_inputs import federation as several_inputs
+from .own.test_task_outputs import Moon
+from .own.two_inputs import two_inputs
 
 
 def federation(rows: int = 120) -> data.Federation:
@@ -145,6 +148,29 @@ def test_a_stack_of_networks_of_characters(every: bool) -> None:
     with card.pretended():
         there = tacit.train(fed, device="cuda", **told)
     assert there.events[0]["runtime"] == "cohort, clients stacked"
+    assert apart(here.model, there.model) < 1e-5
+
+
+@pytest.mark.parametrize("options", [{"engine": "stack"}, {"engine": "each"}, {"runtime": "inprocess"}])
+@pytest.mark.parametrize("algorithm", [algorithms.FedAvg(lr=0.1), Moon(lr=0.1)])
+def test_rows_of_several_inputs(algorithm: Any, options: Any) -> None:
+    told = {"model": two_inputs, "rounds": 2, "batch_size": 8, "algorithm": algorithm, **options}
+    here = tacit.train(several_inputs(), device="cpu", **told)
+    with card.pretended():
+        there = tacit.train(several_inputs(), device="cuda", **told)
+    assert apart(here.model, there.model) < 1e-5
+
+
+def test_rows_that_are_read_and_changed_while_training() -> None:
+    x, y = several_inputs().rows
+    fed = data.from_arrays(
+        x.values(),
+        y,
+        transform=lambda row, rng: {**row, "numbers": row["numbers"] + torch.rand(4, generator=rng)},
+    ).split(3, seed=0)
+    here = tacit.train(fed, model=two_inputs, rounds=2, device="cpu")
+    with card.pretended():
+        there = tacit.train(fed, model=two_inputs, rounds=2, device="cuda")
     assert apart(here.model, there.model) < 1e-5
 
 

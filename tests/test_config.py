@@ -324,7 +324,8 @@ def test_a_part_is_accepted_only_where_it_belongs(tmp_path):
     assert "algorithm.solver: 'FedAvg' is not known here" in refusal(
         tmp_path, DATA + '[algorithm]\nname = "FedAvg"\nsolver = "FedAvg"\n'
     )
-    assert "algorithm.solver: 'Cosine' is not known here. Known: Adam, SGD." in refusal(
+    known = "Known: Adagrad, Adam, AdamW, RMSprop, SGD, Torch."
+    assert f"algorithm.solver: 'Cosine' is not known here. {known}" in refusal(
         tmp_path, DATA + '[algorithm]\nname = "FedAvg"\nsolver = "Cosine"\n'
     )
 

@@ -151,7 +151,11 @@ def frozen() -> nn.Module:
             r"train: model 'sequential' returns probabilities; the loss expects logits, and would apply the "
             r"softmax a second time\. Remove the softmax at its end\.",
         ),
-        (tiny, Two, r"train: model 'two' returns a tuple; it must return one tensor\."),
+        (
+            tiny,
+            Two,
+            r"train: model 'two' returns a tuple; it must return one tensor, or an object with `logits`",
+        ),
         (tiny, lambda: 3, r"it must be a function that returns an nn\.Module\. It returned int\."),
         (
             tiny,

@@ -266,7 +266,7 @@ def test_numbers_of_numpy_are_numbers_and_become_plain_ones(given_, plain):
         check(algorithms.Cosine(rounds=np.float32(7)))
 
 
-SOLVERS_SAID = r"; it must be a local solver: SGD\(…\) or Adam\(…\)\."
+SOLVERS_SAID = r"; it must be a local solver: SGD\(…\) or Adam\(…\) or AdamW\(…\)"
 SCHEDULES_SAID = r"; it must be a schedule: Exponential\(…\) or Inverse\(…\) or Cosine\(…\), or None\."
 
 

@@ -93,10 +93,13 @@ CALLS: dict[str, Callable[[Path], Any]] = {
     "train": lambda out: tacit.train(FED, **{**OPTIONS, "rounds": 2}),
     "train_private": lambda out: tacit.train_private(data.digits(), model="logistic", epsilon=1.0, epochs=1),
 }
+CONTEXTS = {"client"}  # used with `with` in a party's script; the run's result is at the server
 VERBS = [
     name
     for name in tacit.__all__
-    if inspect.isfunction(getattr(tacit, name)) and getattr(tacit, name).__module__.startswith("tacit.jobs.")
+    if inspect.isfunction(getattr(tacit, name))
+    and getattr(tacit, name).__module__.startswith("tacit.jobs.")
+    and name not in CONTEXTS
 ]
 
 

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from tacit.algorithms.plan import identify, plan
 from tacit.algorithms.types import Batch, LocalState, State
 from tacit.engine.layers import LocalStep
+from tacit.engine.stacking import cannot_stack
 from tacit.engine.task import Task
 
 KEY = torch.zeros((), dtype=torch.int64)
@@ -413,3 +414,90 @@ def test_a_stack_counts_what_each_model_gets_right() -> None:
     want = [int((t.predict(v, t.x).argmax(-1) == t.y).sum()) for v in w]
     assert t.count_correct(w, t.x, t.y, rows=4, room=4 * t.bytes_kept() * 8 * 2).tolist() == want
     assert len(set(want)) > 1
+
+
+class _RoundsByShape(nn.Linear):
+    """As in TF32: in single precision, a row's output depends a little on the number of rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = super().forward(x)
+        return out * (1 + 1e-3 * len(x)) if x.dtype == torch.float32 else out
+
+
+def test_rounding_that_depends_on_the_shape_is_not_taken_for_mixed_rows() -> None:
+    x, y = rows(shape=(12,))
+    assert not Task(_RoundsByShape(12, 3), x, y).mixes
+
+
+class _SingleOnly(nn.Linear):
+    """It cannot run in double precision."""
+
+    def __init__(self, mixing: bool):
+        super().__init__(12, 3)
+        self.mixing = mixing
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.float32:
+            raise TypeError("float32 only")
+        return super().forward(x - x.mean(0) if self.mixing else x)
+
+
+@pytest.mark.parametrize("mixing", [True, False])
+def test_a_model_for_single_precision_only_is_compared_with_other_rows_beside_it(mixing: bool) -> None:
+    x, y = rows(shape=(12,))
+    assert Task(_SingleOnly(mixing), x, y).mixes == mixing
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.3},
+        {"attn_mask": torch.ones(5, 5, dtype=torch.bool).tril()},
+        {"attn_mask": torch.linspace(-1, 1, 25).view(5, 5)},
+    ],
+    ids=["plain", "causal", "scale", "boolean mask", "mask of numbers"],
+)
+def test_attention_as_products_is_torchs_own(options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 4, 5, 8)
+    with LocalStep(KEY, torch.ones(2), products=True):
+        got = F.scaled_dot_product_attention(q, k, v, **options)
+        shared = F.scaled_dot_product_attention(q, k[:, :2], v[:, :2], enable_gqa=True, **options)
+    assert torch.allclose(got, F.scaled_dot_product_attention(q, k, v, **options), atol=1e-6)
+    repeated = (t[:, :2].repeat_interleave(2, 1) for t in (k, v))
+    assert torch.allclose(shared, F.scaled_dot_product_attention(q, *repeated, **options), atol=1e-6)
+
+
+class _Encoder(nn.Module):
+    def __init__(self, dropout: float):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.layers(x).mean(1))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_a_transformer_is_stacked_and_its_dropout_is_the_same_every_way(dropout: float) -> None:
+    torch.manual_seed(0)
+    t = task(_Encoder(dropout), shape=(4, 8))
+    assert not t.draws  # attention's own dropout is found
+    assert not t.mixes
+    assert not cannot_stack(t, t.initial()["w"][None], None)
+    (a, _), *others = visits(t, batch([3, 1, 2], padding=2))
+    assert all(torch.allclose(a, b, atol=1e-5) for b, _ in others)
+    if not dropout:
+        assert torch.allclose(a, plain(t.module, t.x[[3, 1, 2]], t.y[[3, 1, 2]])[0], atol=1e-5)
+
+
+def test_copies_share_frozen_parameters_only_and_their_bytes_are_not_a_rows() -> None:
+    frozen = nn.Linear(5, 400).requires_grad_(False)
+    t = task(nn.Sequential(frozen, nn.Tanh(), nn.Linear(400, 3)))
+    a, b = t.copy(), t.for_stacking().copy()
+    assert a[0].weight.data_ptr() == b[0].weight.data_ptr()  # type: ignore[index,union-attr,operator]
+    assert a[2].weight.data_ptr() != b[2].weight.data_ptr()  # type: ignore[index,union-attr,operator]
+    assert t.bytes_kept() < 4 * (5 + 2 * 400 + 3) + 64

@@ -1,6 +1,6 @@
 """MOSTLY AI's TabularARGN on the same rows: reads and writes Parquet, prints its CPU seconds as JSON.
 
-Run by benchmarks/argn.py, in an environment of its own.
+Run by benchmarks/publish.py, in an environment of its own.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.5.0"
+__version__ = "0.6.0"
 
 if TYPE_CHECKING:
     from . import (
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         anonymity,
         audit,
         boost,
+        callbacks,
         data,
         graphs,
         guard,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from .jobs.study.study import study
     from .jobs.synthesize import synthesize
     from .jobs.tabulate import tabulate
+    from .jobs.train.client import client
     from .jobs.train.gossip import gossip
     from .jobs.train.train import train
     from .jobs.train_private import train_private
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from .results import Comparison, Result
     from .runtimes.inprocess import InProcess
     from .runtimes.processes import Processes
+    from .script import Script
     from .topologies import Hierarchy
 
 __all__ = [
@@ -77,6 +80,7 @@ __all__ = [
     "PsiPolicy",
     "Regression",
     "Result",
+    "Script",
     "TacitError",
     "__version__",
     "accounting",
@@ -88,6 +92,8 @@ __all__ = [
     "anonymize_again",
     "audit",
     "boost",
+    "callbacks",
+    "client",
     "compare",
     "contribution",
     "cut",
@@ -133,10 +139,12 @@ _HOME = {
     "PsiPolicy": "protocols.psi_policy",
     "Regression": "jobs.vertical.regress_result",
     "Result": "results",
+    "Script": "script",
     "TacitError": "errors",
     "align": "jobs.vertical.psi",
     "anonymize": "jobs.anonymize",
     "anonymize_again": "jobs.anonymize_again",
+    "client": "jobs.train.client",
     "compare": "jobs.compare",
     "contribution": "jobs.contribution",
     "cut": "protocols.splitnn_parts",
@@ -167,6 +175,7 @@ _ROOMS = (
     "anonymity",
     "audit",
     "boost",
+    "callbacks",
     "data",
     "graphs",
     "guard",

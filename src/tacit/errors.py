@@ -13,6 +13,7 @@ TacitError
 │   ├── SealBroken   a message was modified, or has another sender than it claims
 │   └── PartyStopped another party of the run stopped with an error, and said so
 ├── BudgetSpent      the privacy budget does not cover a step
+├── ReleaseRefused   an attack on a synthetic table exceeds a limit; nothing was written
 ├── QueryRefused     the data holder's policy does not allow a query
 ├── BadKit           a start kit or a certificate cannot be used
 ├── NoHub            the hub cannot be reached, or does not admit this party
@@ -98,6 +99,10 @@ class PartyStopped(ProtocolError):
 
 
 class BudgetSpent(TacitError):
+    pass
+
+
+class ReleaseRefused(TacitError):
     pass
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .engine.layers import Characters, CropFlip
-from .errors import BadData, BadParameter, MissingFiles
+from .errors import BadData, BadJob, BadParameter, MissingFiles
 from .parameters import bad, check, flag, nearest, to_table, whole
 
 
@@ -375,6 +375,33 @@ class Pretrained:
         return module
 
 
+@dataclass(frozen=True)
+class OwnModel:
+    """A model that is code which every party has and approves: `package.module:factory`, and its digest.
+
+    The factory takes no arguments and returns an nn.Module.
+    """
+
+    name: str
+    digest: str
+    factory: Callable[[], nn.Module] = dataclasses.field(compare=False, repr=False)
+
+    def as_table(self) -> dict[str, Any]:
+        return {"name": self.name, "digest": self.digest}
+
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        try:
+            module = self.factory()
+        except Exception as error:
+            raise BadJob(
+                f"model: {self.name} failed with {type(error).__name__}: {error}. It must be a function "
+                "without arguments that returns an nn.Module."
+            ) from error
+        if not isinstance(module, nn.Module):
+            raise BadJob(f"model: {self.name} returned {type(module).__name__}; it must return an nn.Module.")
+        return module
+
+
 ALL: dict[str, type] = {
     "logistic": Logistic,
     "linear": Linear,
@@ -403,11 +430,15 @@ def table_of(model: Any) -> dict[str, Any]:
     """A model as the [model] table of a job file; only the name if it is code."""
     if isinstance(model, Pretrained):
         return {**table_of(model.spec), "weights": model.weights, "sha256": model.sha256}
+    if isinstance(model, OwnModel):
+        return model.as_table()
     listed = next((k for k, v in ALL.items() if v is type(model)), None)
     return {"name": name_of(model)} if listed is None else {**to_table(model), "name": listed}
 
 
 def name_of(model: Any) -> str:
+    if isinstance(model, OwnModel):
+        return model.name
     return (
         model
         if isinstance(model, str)

@@ -195,10 +195,13 @@ class Result(JobResult):
 
         An ONNX file contains the preparation, too: it has one input for each column of the table, and needs
         no tacit. `encoded` leaves the preparation out, so that the input is an encoded row; a .pt2 file is
-        always like this, because torch has no text.
+        always like this, because torch has no text. A model that an audit refused is not written.
         """
+        from .release.audited import check_released
         from .release.export import export
 
+        if self.directory is not None:
+            check_released(self.directory)
         return export(self._release("export"), self.model, path, encoded=encoded, force=force)
 
     def card(self, path: str | Path | None = None) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 import tacit
 from tacit.anonymity import Cluster, Flat, LDiversity, Mondrian, TCloseness
+from tacit.anonymity.improve import Targets, _find_targets
 from tacit.anonymity.release import TableRelease
 from tacit.errors import BadData
 
@@ -29,6 +30,26 @@ def test_improvement_only_improves():
         for r in (0, 12)
     )
     assert better < greedy
+
+
+def test_targets_kept_between_rounds_are_those_of_a_new_search(monkeypatch):
+    """In every round, what was kept from the last one is what comparing everything again gives."""
+    kept, rounds = Targets.update, 0
+
+    def update(self, forest, nodes, counts, partition, candidates, home):
+        nonlocal rounds
+        out = kept(self, forest, nodes, counts, partition, candidates, home)
+        every = np.arange(partition.number)
+        target, rise = _find_targets(forest, nodes, counts, partition, candidates, home, every)
+        assert np.array_equal(out[0], target)
+        assert np.array_equal(out[1], rise)
+        rounds += 1
+        return out
+
+    monkeypatch.setattr(Targets, "update", update)
+    some = adult().sample(3000, random_state=0)
+    tacit.anonymize(some, quasi=COLUMNS, k=5, hierarchies=files(COLUMNS), method="cluster")
+    assert rounds > 2
 
 
 def test_strict_mondrian_cuts_at_medians():

@@ -33,7 +33,8 @@ def grid(rows: int, columns: int, seed: int, mean: float = 8.0) -> pandas.DataFr
 
 
 def attack(table: pandas.DataFrame, by: list[str], totals: dict[str, dict[str, list[str]]] | None = None):
-    """A reader's bounds of each hidden cell: written from the published table alone, with linprog.
+    """A reader's bounds of each hidden cell: written from the published table alone, with linprog. As empty
+    cells are shown, a hidden one has at least one row.
 
     `totals` gives the children of each node of a dimension; by default "total" is the sum of all others.
     """
@@ -50,7 +51,7 @@ def attack(table: pandas.DataFrame, by: list[str], totals: dict[str, dict[str, l
             rows.append(row)
     known = table["count"].notna().to_numpy()
     shown = table["count"].fillna(0).to_numpy(float)
-    limits = [(shown[i], shown[i]) if known[i] else (0, None) for i in range(len(table))]
+    limits = [(shown[i], shown[i]) if known[i] else (1, None) for i in range(len(table))]
     bounds = {}
     for cell in np.flatnonzero(~known):
         ends = []
@@ -85,12 +86,27 @@ def test_totals_disclose_naive_suppression_and_not_ours(seed, exact):
     assert small <= set(found)
     for cell in small:
         low, high = found[cell]
-        assert low == 0
+        assert low == 1
         assert high >= 5
     said = {
         tuple(r[:2]): tuple(r[2:]) for r in made.intervals[["row", "col", "low", "high"]].to_numpy().tolist()
     }
     assert said == {c: found[c] for c in small}
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_readers_who_know_that_hidden_cells_are_not_empty(exact):
+    """Three cells of one person each, with totals of 3: if only sums protected them, each would be 1."""
+    frame = expand({("a", "x"): 1, ("a", "y"): 1, ("a", "z"): 1, ("b", "x"): 20, ("b", "y"): 20, ("b", "z"): 20,
+                    ("c", "x"): 9, ("c", "y"): 9, ("c", "z"): 9}, ["row", "col"])  # fmt: skip
+    made = tacit.tabulate(frame, ["row", "col"], k=3, exact=exact)
+    found = attack(made.table, ["row", "col"])
+    for column in "xyz":
+        assert found["a", column][0] == 1
+        assert found["a", column][1] >= 3
+    pair = expand({("a", "x"): 1, ("a", "y"): 1, ("b", "x"): 20, ("b", "y"): 20}, ["row", "col"])
+    low = tacit.tabulate(pair, ["row", "col"], k=3).intervals.set_index(["row", "col"])["low"]
+    assert low["a", "total"] == 2  # two cells are not empty, and readers see it
 
 
 def test_shown_cells_are_true_and_sum_up():
@@ -109,7 +125,7 @@ def is_safe(frame: pandas.DataFrame, hidden: set[int], k: int) -> bool:
     shown[list(hidden)] = None
     found = attack(table.to_frame(shown), ["row", "col"])
     words = [tuple(w) for w in table.to_frame(0)[["row", "col"]].to_numpy()]
-    return all(found[words[c]][0] == 0 and found[words[c]][1] >= k for c in find_small(table, k))
+    return all(found[words[c]][0] == 1 and found[words[c]][1] >= k for c in find_small(table, k))
 
 
 @pytest.mark.parametrize("seed", [3, 8])
@@ -152,7 +168,7 @@ def test_a_hierarchy_has_subtotals_and_is_protected_with_them():
     for *cell, count, low, high in made.intervals.to_numpy().tolist():
         assert found[tuple(cell)] == (low, high)
         assert 0 < count < 4
-        assert low == 0
+        assert low == 1
         assert high >= 4
 
 
@@ -170,7 +186,7 @@ def test_three_dimensions_are_bounded_in_whole_numbers():
     )
     made = tacit.tabulate(frame, ["one", "two", "three"], k=6, interval=8)
     assert made.small > 0
-    assert (made.intervals["low"] == 0).all()
+    assert (made.intervals["low"] == 1).all()
     assert (made.intervals["high"] >= 8).all()
     found = attack(made.table, ["one", "two", "three"])
     for *cell, _, low, high in made.intervals.to_numpy().tolist():
@@ -181,7 +197,7 @@ def test_three_dimensions_are_bounded_in_whole_numbers():
 def test_adult_by_two_columns():
     made = tacit.tabulate(adult(), ["education", "race"], k=5)
     assert made.small > 10
-    assert (made.intervals["low"] == 0).all()
+    assert (made.intervals["low"] == 1).all()
     assert (made.intervals["high"] >= 5).all()
     assert made.hidden < 3 * made.small
 
@@ -254,6 +270,8 @@ def test_bad_parameters(change, words):
 def test_tables_that_cannot_be_published():
     with pytest.raises(BadData, match="fewer than k = 5"):
         tacit.tabulate(pandas.DataFrame({"a": ["x", "y"]}), ["a"])
+    with pytest.raises(BadData, match="so few that not even its total"):
+        tacit.tabulate(pandas.DataFrame({"a": [*"xxxyy"]}), ["a"])
     with pytest.raises(BadData, match="more than 10,000"):
         tacit.tabulate(pandas.DataFrame({"a": range(200), "b": range(200)}), ["a", "b"])
     with pytest.raises(BadData, match="The table has no rows"):

@@ -84,6 +84,13 @@ MODELS = {
         X,
         margin,
     ),
+    "xgboost, raw logits": (
+        xgboost.XGBClassifier(n_estimators=2, max_depth=2, objective="binary:logitraw", n_jobs=1).fit(
+            X[:30], classes(X)[:30]
+        ),
+        X,
+        margin,
+    ),
     "xgboost, dart": (
         xgboost.XGBClassifier(
             n_estimators=4, max_depth=2, booster="dart", rate_drop=0.5, random_state=1, n_jobs=1

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.metrics import roc_auc_score
 
 import tacit
 from tacit.boost.private_program import SCALE, PrivateBoostProgram
 from tacit.config.boost import BoostConfig
-from tacit.errors import BadParameter
+from tacit.errors import BadData, BadParameter
 from tacit.jobs.boost.horizontal import make_private, make_terms
 from tacit.stats import noise_share
 
@@ -51,6 +54,27 @@ def test_one_row_changes_every_release_by_at_most_its_sensitivity(options):
             down = steps.send(np.rint(total).astype(np.int64))
     # the bounds are not idle: some row changes every kind of release
     assert all(change > 0 for change in largest.values())
+
+
+@pytest.mark.parametrize("options", [BINARY, NUMBER], ids=["binary", "regression"])
+def test_a_row_without_a_declared_label_is_no_reason_to_refuse(options):
+    """A refusal has no noise. Nor may a coordinator send other classes than those that were declared."""
+    table = make_table(100)
+    program = make(table, **options)
+    steps = program.coordinate()
+    down = next(steps)
+    for step in range(2):
+        before = program.exact(step, table, down)
+        odd = table.iloc[:1].assign(**{options["label"]: np.nan if options is NUMBER else "perhaps"})
+        after = program.exact(step, pd.concat([table, odd], ignore_index=True), down)
+        assert all((x == y).all() for x, y in zip(before, after))
+        if step == 0:
+            down = steps.send(np.rint(np.concatenate(before) * SCALE).astype(np.int64))
+    text = bytes(down["agreed"].tolist()).decode()
+    assert json.loads(text)["labels"] == options.get("labels", [])
+    lie = json.dumps({**json.loads(text), "labels": ["no", "maybe"], "weights": [1.0, 1.0]}).encode()
+    with pytest.raises(BadData, match="sent other classes"):
+        program.exact(1, table, {**down, "agreed": torch.tensor(list(lie), dtype=torch.uint8)})
 
 
 def test_the_shares_of_all_releases_are_the_budget():

@@ -219,6 +219,13 @@ def test_bad_tables_are_refused(fed):
         train({**fed, "p1": fed["p1"].assign(a=np.inf)})
     with pytest.raises(BadData, match="no column 'd'"):
         train({**fed, "p1": fed["p1"].drop(columns="d")})
+    with pytest.raises(BadData, match="'p0': column '1' occurs twice"):
+        train({"p0": fed["p0"].assign(**{"1": 0}).rename(columns={"d": 1})}, features=["a"])
+    with pytest.raises(BadData, match="a column whose name is not a text: 7"):
+        train({"p0": fed["p0"].rename(columns={"a": 7})}, features=["7", "b"])
+    days = pd.date_range("2020-01-01", periods=len(fed["p0"]), tz="UTC")
+    with pytest.raises(BadData, match="the table of 'p0': column 'day' contains dates"):
+        train({"p0": fed["p0"].assign(day=days)}, features=["a", "day"])
     with pytest.raises(TypeError, match="Did you mean 'learning_rate'"):
         train(fed, learning_rat=0.1)
     with pytest.raises(BadData, match="no column 'a'"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 
@@ -71,7 +72,7 @@ def test_compiled_histograms_and_paths_equal_those_of_numpy():
     assert np.array_equal(found, plain)
     largest = np.full(500, 2**26)  # the most that fits beside the rows
     wide = np.zeros_like(found)
-    kernels._compiled()[0](codes, node, slots, used, g, largest, BINS.offsets, wide)
+    kernels._compiled().histogram_loop(codes, node, slots, used, g, largest, BINS.offsets, wide)
     assert np.array_equal(histogram(codes, g, largest, node, slots, used), wide)
     by_hand = g[(node == 0) & used & (codes[:, 1] == 2)].sum()
     assert found[1, BINS.offsets[1] + 2, 0] == by_hand
@@ -128,13 +129,58 @@ def test_trees_survive_the_wire():
         ("feature", 1, 0),  # a set for a number
     ],
 )
-def test_what_is_no_tree_is_refused(name, index, value):
+def test_what_is_no_tree_is_refused(name, index, value, monkeypatch):
     tree = small_tree()
     getattr(tree, name)[index] = value
-    with pytest.raises(BadData):
-        trees.from_bytes(trees.to_bytes([tree]), BINS)
-    with pytest.raises(BadData):
-        tree.check(BINS)
+    said = []
+    for numba in (True, False):
+        monkeypatch.setattr(kernels, "has_numba", lambda numba=numba: numba)
+        with pytest.raises(BadData) as error:
+            trees.from_bytes(trees.to_bytes([tree]), BINS)
+        said.append(str(error.value))
+        with pytest.raises(BadData):
+            tree.check(BINS)
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("numba", [True, False])
+def test_a_leaf_with_a_set_is_refused(numba, monkeypatch):
+    """It would move the numbers of later sets by one: a row would then be looked up outside of them."""
+    monkeypatch.setattr(kernels, "has_numba", lambda: numba)
+    nodes = small_tree().nodes()
+    flags = nodes.flags.copy()
+    flags[4] += 2
+    for sets in (nodes.sets, np.repeat(nodes.sets, 2, axis=0)):
+        with pytest.raises(BadData, match="another kind"):
+            trees.check_nodes(nodes._replace(flags=flags, sets=sets), BINS)
+
+
+@pytest.mark.parametrize("numba", [True, False])
+def test_a_tree_extends_those_it_grew_from_and_no_others(numba, monkeypatch):
+    monkeypatch.setattr(kernels, "has_numba", lambda: numba)
+    tree, whole = trees.Tree(), small_tree().nodes()
+    assert whole.extends(tree.nodes())
+    left, right = tree.divide(0, trees.Split(0, 1, True, 5.0))
+    assert whole.extends(tree.nodes())
+    other = copy.deepcopy(tree)
+    tree.divide(left, trees.Split(1, 0, False, 2.0, np.array([True, False, True, False])))
+    other.divide(left, trees.Split(1, 0, False, 2.0, np.array([True, False, False, False])))
+    assert whole.extends(tree.nodes())
+    assert not whole.extends(other.nodes())
+    assert not tree.nodes().extends(whole)
+    tree.divide(right, trees.Split(2, 0, False, 1.0))
+    assert not whole.extends(tree.nodes())
+
+
+@pytest.mark.parametrize("numba", [True, False])
+def test_words_are_sums_of_all_parties_up_to_the_most_rows(numba, monkeypatch):
+    """Two cells: largest Hessians of the most rows, and the smallest and largest gradients."""
+    monkeypatch.setattr(kernels, "has_numba", lambda: numba)
+    most = kernels.PACKED_ROWS - 1
+    units = 1 << 26
+    parts = [np.array([[[units, units, 1], [-units, 0, 1]]]) * rows for rows in (1, 7, most - 8)]
+    total = np.sum([kernels.pack_words(part) for part in parts], axis=0)
+    assert np.array_equal(kernels.unpack_words(total, (1, 2)), np.sum(parts, axis=0))
 
 
 def test_bytes_that_are_no_trees_are_refused():

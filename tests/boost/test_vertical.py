@@ -10,7 +10,8 @@ import xgboost
 import tacit
 from tacit import data
 from tacit.boost.vertical_bins import OwnBins, OwnSplit
-from tacit.errors import BadData, BadParameter, BadRun, PartyFailed
+from tacit.errors import BadData, BadParameter, BadRun, PartyFailed, ProtocolError
+from tacit.jobs.vertical.boost_predict import ScoreClasses, predict_here, read_classes
 
 ROWS = 400
 SETTINGS = {"trees": 4, "depth": 3, "bins": 16, "min_rows": 10}
@@ -69,6 +70,25 @@ def test_margins_are_those_of_trees_on_the_pooled_rows(objective: str, reveal: s
     assert np.allclose(found, expected, atol=0 if objective != "regression" else 1e-5)
     assert np.ptp(found) > 0.5
     assert model.rows == len(shared) == 360
+
+
+@pytest.mark.parametrize("objective", ["binary", "multiclass", "regression"])
+def test_encrypted_sums_give_the_same_trees_as_shares(objective: str) -> None:
+    """Three parties, categories, missing values; without a helper."""
+    frame, label = people(), LABELS[objective]
+    options = {**SETTINGS, "trees": 2, "held_out": 0.2, "seed": 2}  # no two splits have equal gains
+    found = {}
+    for backend in ("shares", "he"):
+        model = tacit.boost.train(
+            parties(frame, label), on="id", label=label, objective=objective, backend=backend, **options
+        )
+        assert model.backend == backend
+        found[backend] = [
+            {**p.to_dict(), "helper": "", "leaf_key": "", "masked": []} for p in model.parts.values()
+        ]
+        assert {p.helper for p in model.parts.values()} == {"helper" if backend == "shares" else ""}
+    assert found["he"] == found["shares"]
+    assert sum(len(p["splits"]) for p in found["he"][1:]) > 0
 
 
 def test_the_trees_are_those_of_xgboost_with_the_same_bins() -> None:
@@ -134,6 +154,37 @@ def test_parts_are_saved_and_read_and_have_only_their_own_splits(tmp_path) -> No
         model.save(place)
 
 
+@pytest.mark.parametrize(("center", "spread"), [(3e9, 1e6), (1e12, 1.0), (0.0, 1e9)])
+def test_joint_predictions_of_large_numbers(tmp_path, center: float, spread: float) -> None:
+    """Scores are words of 64 bits: large ones have a larger unit. The receiver does not have the label."""
+    frame = people()
+    tables = parties(frame.assign(value=center + spread * frame["value"]), "value")
+    del tables["utility"]
+    model = tacit.boost.train(tables, on="id", label="value", objective="regression", **SETTINGS)
+    model.save(tmp_path / "parts")
+    files = {}
+    for name, table in tables.items():
+        files[name] = str(tmp_path / f"{name}.csv")
+        table.to_csv(files[name], index=False)
+    predict_here(tmp_path / "parts", files, tmp_path / "out.csv", receiver="telecom")
+    found = pd.read_csv(tmp_path / "out.csv").set_index("id")["prediction"]
+    expected = model.predict({n: t.sort_values("id") for n, t in tables.items()})
+    np.testing.assert_allclose(found.sort_index(), expected, rtol=1e-14)
+
+
+def test_a_unit_of_scores_that_is_no_power_of_two_is_refused() -> None:
+    frame = people()
+    tables = parties(frame, "value")
+    model = tacit.boost.train(tables, on="id", label="value", objective="regression", **SETTINGS)
+    part = model.parts["telecom"]
+    assert read_classes(part, ScoreClasses([], 4.0)) == ((), 4.0)
+    for unit in (0.0, 0.5, 3.0, -2.0, float("nan"), float("inf")):
+        with pytest.raises(ProtocolError, match="expected a power of two"):
+            read_classes(part, ScoreClasses([], unit))
+    with pytest.raises(ProtocolError, match="2 names of classes; expected 0"):
+        read_classes(part, ScoreClasses(["a", "b"], 1.0))
+
+
 def test_unseen_levels_and_missing_cells_are_predicted() -> None:
     frame = people()
     tables = {"bank": frame[["id", "age", "risk"]], "telecom": frame[["id", "calls", "plan"]]}
@@ -178,6 +229,8 @@ def test_bad_input_is_one_clear_error() -> None:
     for options, message in (
         ({"monotone": {"age": 1}}, "monotone.*left out for vertical parties"),
         ({"reveal": "all"}, "reveal"),
+        ({"backend": "paillier"}, "backend is 'paillier'; it must be one of 'auto', 'shares', 'he'"),
+        ({"backend": "he", "reveal": "splits"}, "'sums' with backend='he'. Only a helper can search"),
         ({"depth": 9}, "depth"),
         ({"label": "nothing"}, "a column of exactly one party; none have it"),
         ({"label": "age"}, "'binary' for two classes, 'multiclass' for more"),
@@ -190,7 +243,33 @@ def test_bad_input_is_one_clear_error() -> None:
         tacit.boost.train(tables, on="number", label="risk")
     with pytest.raises(BadData, match="not a number, as objective 'regression' needs"):
         tacit.boost.train(tables, on="id", label="risk", objective="regression")
+    for change, message in (
+        (lambda f: pd.concat([f, f[["calls"]]], axis=1), "two columns are named 'calls'"),
+        (lambda f: f.assign(**{"1": 0}).rename(columns={"calls": 1}), "two columns are named '1'"),
+        (lambda f: f.rename(columns={"calls": 7}), "a column whose name is not a text: 7"),
+        (lambda f: f[["id"]], "the table of 'telecom' has no columns beside its id"),
+        (lambda f: f.assign(since=pd.to_timedelta(f["id"], unit="D")), "'since' contains dates"),
+    ):
+        with pytest.raises(BadData, match=message):
+            tacit.boost.train({**tables, "telecom": change(tables["telecom"])}, on="id", label="risk")
     with pytest.raises(BadData, match="share no people"):
         tacit.boost.train({**tables, "telecom": tables["telecom"].assign(id=1)[:1]}, on="id", label="risk")
     with pytest.raises((BadData, PartyFailed), match="held_out"):
         tacit.boost.train(tables, on="id", label="risk", held_out=0.0001, seed=1)
+
+
+def test_a_party_with_more_cells_than_a_byte_has_values_trains_the_pooled_trees() -> None:
+    """Twelve columns of 32 bins: the place of a cell among all of them is above 255."""
+    rng = np.random.default_rng(4)
+    wide = pd.DataFrame({f"x{k}": rng.normal(size=600) for k in range(13)})
+    wide["y"] = (wide.x0 + wide.x12 - wide.x5 + rng.logistic(size=600) > 0).astype(int)
+    people = [f"p{k}" for k in range(600)]
+    parties = {
+        "bank": wide[["x0", "y"]].assign(id=people),
+        "telecom": wide.drop(columns=["x0", "y"]).assign(id=people),
+    }
+    options = {"label": "y", "trees": 2, "depth": 3, "bins": 32, "min_rows": 10}
+    pooled = tacit.boost.train({"all": wide}, **options)
+    for backend in ("shares", "he"):
+        found = tacit.boost.train(parties, on="id", backend=backend, **options)
+        assert np.abs(found.predict(parties) - pooled.predict(wide)).max() < 1e-6

@@ -274,7 +274,7 @@ def test_bad_options_and_tables_are_refused(weighed, fed, table, tmp_path):
         tacit.boost.woe(fed, label="paid", event="maybe")
     with pytest.raises(BadData, match="objective='binary' needs two classes"):
         tacit.boost.woe({n: f.dropna() for n, f in fed.items()}, label="job", features=["age"])
-    with pytest.raises(BadData, match="rows have no 'paid'"):
+    with pytest.raises(BadData, match=r"boost.woe: 'a': .* rows have no 'paid'"):
         tacit.boost.woe({"a": table.assign(paid=None)}, label="paid")
     rare = table.assign(paid=np.where(np.arange(len(table)) < 3, "no", "yes"))
     with pytest.raises(BadData, match=r"have 3 events .* at least 5 of each are needed"):

@@ -318,7 +318,7 @@ def test_the_command_line_gives_what_python_gives(folder, capsys):
         (["run", "job.toml", "--set", "train=5"], "expected TABLE.KEY=VALUE, got 'train=5'"),
         (
             ["run", "job.toml", "--set", "train.engine=fast"],
-            "job.toml, train: engine is 'fast'; it must be one of 'auto', 'stack', 'each'.",
+            "job.toml, train: engine is 'fast'; it must be one of 'auto', 'stack', 'each', 'compile'.",
         ),
         (["run", "job.toml", "--set", "model.name=cnn"], "model 'cnn' needs images"),
         (["run", "bad.toml"], "bad.toml is not TOML"),

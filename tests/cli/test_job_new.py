@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import tacit
 from tacit import data
 from tacit.config import job
 from tacit.data.findings import find_date_format, inspect_table
@@ -163,6 +164,51 @@ def test_files_of_windows_with_decimal_commas_are_read(folder, capsys):
     assert {p["problem"] for p in value["problems"]} == {"encoding", "decimal"}
     (fed,) = job.load("job.toml").federations()
     assert fed.columns == ("größe",)
+
+
+def test_files_in_different_encodings_become_one_job_that_each_party_can_read(folder, capsys):
+    """A byte order mark, UTF-8 and Windows; a party's owner scores such files without saying how they are read."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"größe": rng.normal(170, 9, 180).round(1), "art": rng.choice(["prä", "post"], 180)})
+    table["y"] = np.where(table["größe"] + 9 * (table["art"] == "prä") > 175, "ja", "nein")
+    names = {"a.csv": "utf-8-sig", "b.csv": "utf-8", "c.csv": "cp1252"}
+    parts = dict(zip(names, np.split(np.arange(180), 3)))
+    for name, encoding in names.items():
+        table.iloc[parts[name]].to_csv(name, index=False, sep=";", decimal=",", encoding=encoding)
+    (problem,) = [
+        p
+        for p in answer(capsys, "job", "new", *names, "--label", "y", "--parties")["problems"]
+        if p["problem"] == "encoding"
+    ]
+    assert problem["text"].startswith("Not all files are UTF-8")
+    layout = tomllib.loads(Path("job.toml").read_text())["data"]
+    assert (layout["encoding"], layout["decimal"]) == ("utf-8, cp1252", ",")
+    for name, rows in parts.items():
+        mine = read_party_table(name, name, layout, 0)
+        assert len(mine.y) == 60
+        pd.testing.assert_series_equal(
+            mine.frame["größe"].reset_index(drop=True), table["größe"].iloc[rows].reset_index(drop=True)
+        )
+        assert set(mine.frame["art"].astype(str)) == {"prä", "post"}
+    answer(capsys, "job", "new", *names, "--label", "y", "-o", "sim.toml")
+    assert run(capsys, "run", "sim.toml", "--out", "run", "--quiet")[0] == 0
+    scores = []
+    for name in names:
+        code, _, err = run(capsys, "predict", "run", name, "--out", f"scored-{name}")
+        assert code == 0, err
+        scores.append(pd.read_csv(f"scored-{name}"))
+    expected = tacit.load("run").predict(table.drop(columns="y"))
+    np.testing.assert_allclose(pd.concat(scores)["p(ja)"], expected["p(ja)"], rtol=0, atol=1e-6)
+
+
+def test_files_with_different_decimal_signs_are_refused_unless_they_have_no_fractions(folder):
+    frame = pd.DataFrame({"a": np.arange(60) / 7, "b": np.arange(60) % 5, "y": ["n", "p"] * 30})
+    frame.to_csv("comma.csv", index=False, sep=";", decimal=",")
+    frame.to_csv("point.csv", index=False, sep=";")
+    with pytest.raises(BadData, match=r"decimal sign: comma\.csv has ',' and point\.csv has '\.'"):
+        draft_job(["point.csv", "comma.csv"], label="y")
+    frame.assign(a=range(60)).to_csv("whole.csv", index=False, sep=";")
+    assert draft_job(["whole.csv", "comma.csv"], label="y").settings["decimal"] == ","
 
 
 def test_columns_that_not_all_files_have_are_left_out_and_named(folder):

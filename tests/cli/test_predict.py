@@ -94,7 +94,7 @@ def test_a_long_file_is_scored_in_pieces_with_the_same_scores(folder, capsys, tr
 def test_a_decimal_comma_is_declared(folder, capsys, trained):
     write(folder, "age;smoker;stage;note\n61,5;True;1;x\n")
     text = refused(capsys, "predict", str(trained.directory), "new.csv", "--out", "s.csv")
-    assert "'age' as a number; the table contains text, e.g. '61,5'" in text
+    assert "column 'age': the numbers have a decimal comma, like '61,5'" in text
     answer(capsys, "predict", str(trained.directory), "new.csv", "--out", "s.csv", "--decimal", ",")
     write(folder, "age,smoker,stage,note\n61.5,True,1,x\n", "b.csv")
     answer(capsys, "predict", str(trained.directory), "b.csv", "--out", "t.csv")

@@ -139,7 +139,7 @@ def test_a_run_and_a_comparison_of_parties_named_in_brackets_get_through(evil, c
     assert (code, out) == (0, "x[red]/report.html\n")
     code, out, err = run(capsys, "compare", "evil.toml", "--out", "both")
     assert (code, "Markup" in err) == (0, False)
-    assert "ByColumn(column='[/b]')" in out
+    assert "by [/b]" in out
     assert terminal or "\x1b" not in out + err
 
 
@@ -187,7 +187,9 @@ def test_the_doctor_finds_this_machine_and_that_it_works(capsys):
     assert value["self_test"]["ok"]
     assert value["cores"] >= 1
     assert "data" in value["missing_extras"]
-    assert not any(value["missing_extras"].values())  # `make test` installs every extra
+    # `make test` installs every extra but this one, which brings some 30 packages
+    missing = {extra for extra, packages in value["missing_extras"].items() if packages}
+    assert missing <= {"wandb"}
     assert set(value["data"]) == set(data.ALL)
 
 

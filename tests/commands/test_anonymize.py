@@ -598,6 +598,11 @@ def test_counts_by_the_command_line(folder, capsys):
         capsys, "tabulate", "patients.csv", "--by", "town", "--out", "x.csv"
     )
     assert "already exists" in refused(capsys, *table)
+    gaps = patients()
+    gaps.loc[gaps.index % 5 == 0, "sex"] = None
+    gaps.to_csv("gaps.csv", index=False)
+    assert run(capsys, "tabulate", "gaps.csv", "--by", "sex", "--out", "gaps-counts.csv")[0] == 0
+    assert "missing" in pd.read_csv("gaps-counts.csv")["sex"].tolist()  # not an empty cell, as a hidden count
 
 
 def test_points_by_the_command_line(folder, capsys):

@@ -134,6 +134,11 @@ def test_all_files_here(place: Path, capsys: pytest.CaptureFixture[str]) -> None
         ('[boost]\nlabel = "yes"\nfeatures = ["a"]\ntrees = 0\ndepth = 77\n', "depth is 77"),
         ('[boost]\nlabel = "yes"\nfeatures = ["a"]\nepsilon = 1.0\n', "the range of 'a' too"),
         ('[boost]\nlabel = "yes"\nfeatures = ["z"]\n', "no column 'z'"),
+        ('[boost]\nlabel = "yes"\nfeatures = "a"\n', "Write ['a']."),
+        (
+            '[boost]\nlabel = 3\nfeatures = ["a"]\ncuts = { a = ["x"] }\n',
+            "cuts is {'a': ['x']}; it must be a table of lists of numbers",
+        ),
     ],
 )
 def test_bad_job_files_are_refused(

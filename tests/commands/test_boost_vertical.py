@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 
 import tacit
 from tests.cli.shell import Role, finish, provision, said
+from tests.jobs.test_vertical_boost_resume import without_mask
 
 from .test_split import start
 
@@ -34,6 +36,7 @@ categories = ["plan"]
 [parties.notary]
 helper = true
 """
+ALONE = JOB.replace("[parties.notary]\nhelper = true\n", "")  # without a helper
 OPTIONS = {"trees": 3, "depth": 3, "bins": 8, "min_rows": 10}
 COLUMNS = ["income", "plan", "bill"]
 KITS = ("bank", "telecom", "notary")
@@ -104,7 +107,9 @@ def test_everybody_here_equals_pooled_trees_then_new_people(
     code, out = said(capsys, *PREDICT)
     assert code == 0, out
     assert "80 rows, predictions in out.csv" in out
-    assert "column 'plan': 1 values are not among the levels of training, like '9'" in out
+    assert (
+        "column 'plan': 1 values are not among the levels of training (new, or rare there), like '9'" in out
+    )
     check_predictions("out.csv")
     code, out = said(capsys, *PREDICT)
     assert (code, "already exists" in out) == (2, True)
@@ -138,6 +143,7 @@ def test_each_with_its_kit_over_a_hub_then_new_people(
             finish(process)
         # one person fewer: the difference of two models would be about this one
         pd.read_csv("telecom.csv", dtype=str).sort_values("phone").iloc[1:].to_csv("less.csv", index=False)
+        Path("job.toml").write_text(JOB.replace("[boost]", '[boost]\nreveal = "splits"\nseed = 1'))
         again = [
             start("boost", "job.toml", "--kit", "kits/bank", "--out", "second-bank"),
             start(
@@ -165,38 +171,120 @@ def test_each_with_its_kit_over_a_hub_then_new_people(
     assert not Path("second-telecom/part.json").exists()
 
 
-@pytest.mark.slow
-def test_a_killed_party_stops_the_others_and_all_can_start_again(place: Path) -> None:
-    provision(*KITS)
-    Path("job.toml").write_text(JOB.replace("trees = 3", "trees = 9000"))  # it does not end before the kill
+def test_two_parties_without_a_helper_train_and_predict_over_a_hub(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("job.toml").write_text(ALONE)
+    assert said(capsys, "boost", "job.toml", "--out", "here")[0] == 0
+    provision("bank", "telecom")
+    Path("kits/telecom/policy.toml").write_text('[boost]\nbackends = ["he"]\n')
     hub = start("hub", "--kit", "kits/hub")
     try:
-        waiting = start("boost", "job.toml", "--kit", "kits/bank", "--patience", "3")
-        helper = start("boost", "job.toml", "--kit", "kits/notary", "--patience", "3")
-        telecom = Role(place, "telecom", "boost", "job.toml", "--kit", "kits/telecom")
-        telecom.wait_for("channel with 'notary' is open")
-        telecom.process.kill()
-        telecom.wait()
-        for process in (waiting, helper):
-            _, text = process.communicate(timeout=120)
-            assert process.returncode != 0
-            assert "telecom" in text or (process is helper and "bank" in text)  # whoever it heard of first
-            assert "Traceback" not in text
-        assert not Path("kits/bank/part").exists()
-        Path("job.toml").write_text(JOB)
-        values = [
-            finish(p) for p in [start("boost", "job.toml", "--kit", f"kits/{n}", "--json") for n in KITS]
-        ]
-        assert [v["rows"] for v in values] == [240] * 3
+        bank, telecom = map(
+            finish, [start("boost", "job.toml", "--kit", f"kits/{n}", "--json") for n in ("bank", "telecom")]
+        )
+        for process in [
+            start(
+                *("predict", f"kits/{n}/part", "--kit", f"kits/{n}", "--file", f"{n}_new.csv"),
+                *("--out", f"{n}_out.csv", "--receiver", "telecom"),
+            )
+            for n in ("bank", "telecom")
+        ]:
+            assert process.communicate(timeout=120) is not None
+            assert process.returncode == 0
     finally:
         hub.send_signal(signal.SIGINT)
         hub.communicate(timeout=30)
+    assert (bank["backend"], telecom["backend"]) == ("he", "he")
+    for name in ("bank", "telecom"):
+        here, there = (
+            json.loads(Path(p, "part.json").read_text()) for p in (f"here/{name}", f"kits/{name}/part")
+        )
+        assert without_mask(here) == without_mask(there)
+    check_predictions("telecom_out.csv", "phone")
+    assert not Path("bank_out.csv").exists()
+    assert "there is no helper" in json.dumps(telecom["ledger"])
+    assert {"EncryptedMasks", "MaskedVectors", "ChosenSplits"} <= {
+        line["kind"] for line in telecom["ledger"]["seen"]
+    }
+
+
+def wait_for_records(name: str, role: Role, size: int) -> None:
+    """Return when a party's log has grown to so many bytes."""
+    while sum(f.stat().st_size for f in Path("kits", name, "boost").glob("*/messages.log")) < size:
+        assert role.process.poll() is None, role.log.read_text()
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("job", [JOB, ALONE], ids=["shares", "he"])
+def test_any_party_may_be_killed_and_started_again(
+    place: Path, capsys: pytest.CaptureFixture[str], job: str
+) -> None:
+    """Only the killed party is started again; the others wait for it, and all resume."""
+    Path("job.toml").write_text(job.replace("trees = 3", "trees = 40" if job == JOB else "trees = 12"))
+    names = KITS if job == JOB else KITS[:2]
+    sizes = {"notary": 4_000, "telecom": 60_000, "bank": 100_000}  # of a log when it is killed
+    sizes = sizes if job == JOB else {"telecom": 500_000, "bank": 1_000_000}
+    assert said(capsys, "boost", "job.toml", "--out", "here")[0] == 0
+    provision(*names)
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+
+    def begin(name: str) -> Role:
+        return Role(place, name, "boost", "job.toml", "--kit", f"kits/{name}")
+
+    try:
+        hub.wait_for("listens on")
+        roles = {name: begin(name) for name in names}
+        for victim, size in sizes.items():
+            wait_for_records(victim, roles[victim], size)
+            roles[victim].process.kill()
+            assert roles[victim].wait() == -signal.SIGKILL
+            roles[victim] = begin(victim)
+        assert [role.wait() for role in roles.values()] == [0] * len(names), [
+            role.log.read_text() for role in roles.values()
+        ]
+    finally:
+        hub.process.send_signal(signal.SIGINT)
+        hub.wait()
+    for name in names[:2]:
+        here, there = (
+            json.loads(Path(p, "part.json").read_text()) for p in (f"here/{name}", f"kits/{name}/part")
+        )
+        assert without_mask(here) == without_mask(there)
+    assert all("resumes a stopped run" in role.log.read_text() for role in roles.values())
+    assert not list(Path("kits").glob("*/boost/*/messages.log"))
+    ledger = json.loads(Path("kits/telecom/part/ledger.json").read_text())
+    assert sum(line["count"] for line in ledger["seen"] if line["kind"] == "MaskedVectors") >= 12
+
+
+def test_a_plan_says_what_each_back_end_costs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for job, chosen in ((JOB, "shares"), (ALONE, "he")):
+        Path("job.toml").write_text(job)
+        code, out = said(capsys, "plan", "job.toml")
+        assert code == 0, out
+        lines = [line for line in out.splitlines() if "CPU seconds and" in line]
+        assert [line.split("'")[1] for line in lines] == ["shares", "he"]
+        assert [line.split("'")[1] for line in lines if line.endswith("chosen")] == [chosen]
+        assert "bank sees: with the receiver's share: sums of the receiver's own numbers" in out
+        assert ("notary sees: how many sums and splits there are" in out) == (chosen == "shares")
+        assert "estimated for 260 shared people, 2 columns of 8 bins" in out
+    Path("telecom.csv").unlink()
+    code, out = said(capsys, "plan", "job.toml")
+    assert (code, "the tables of telecom are not here" in out) == (0, True), out
 
 
 @pytest.mark.parametrize(
     ("job", "text"),
     [
-        (JOB.replace("helper = true", 'id = "x"'), "3 parties with an id and 0 with helper = true"),
+        (JOB + "[parties.second]\nhelper = true\n", "2 parties with an id and 2 with helper = true"),
+        (
+            ALONE.replace("[boost]", '[boost]\nbackend = "shares"'),
+            "backend = 'shares' needs a party with helper = true",
+        ),
+        (
+            ALONE.replace("[boost]", '[boost]\nreveal = "splits"'),
+            "reveal = 'splits' needs a party with helper = true",
+        ),
         (JOB.replace('label = "default"', ""), "exactly one party with a table must have a label; none have"),
         (JOB.replace("depth = 3", "depth = 30"), "depth is 30; it must be"),
         (
@@ -222,7 +310,7 @@ def test_options_of_the_other_kind_of_job_are_refused(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for extra, text in (
-        (["--set", "boost.trees=2"], "--set and --state are for parties with the same columns"),
+        (["--set", "boost.trees=2"], "--set is for parties with the same columns"),
         (["--data", "bank.csv", "--out", "parts"], "Give --out for their parts and no --data"),
         ([], "Give --out for their parts"),
     ):

@@ -182,6 +182,33 @@ def together(place: Path, fitted: Any) -> data.Federation:
     return replace(parts[0], rows=rows, train=train, held=held, parties=NAMES)
 
 
+def test_the_penalties_of_unequal_parties_average_to_that_of_the_simulation(place: Path) -> None:
+    """λ_k = 10/(K·n_k) at each party, which does not know n, and 10/n in a simulation."""
+    for name, rows in zip(NAMES, (40, 90, 230)):
+        write_wards(place, (name,), rows)
+    job = JOB.replace('name = "FedAvg"\nlr = 0.2', 'name = "FedLBFGS"').replace("rounds = 3", "rounds = 15")
+    (place / "job.toml").write_text(job)
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+    try:
+        server = Role(place, "server", "party", "--kit", "kits/server", "job.toml", "--out", "run")
+        clients = [start(place, name) for name in NAMES]
+        assert [role.wait() for role in (server, *clients)] == [0] * 4, server.log.read_text()
+    finally:
+        hub.process.terminate()
+        hub.wait()
+    run = tacit.load(place / "run")
+    fed = together(place, run.pipeline)
+    assert len(set(fed.train.sizes.tolist())) == 3
+    options: dict[str, Any] = {"model": "logistic", "algorithm": "FedLBFGS", "rounds": 15}
+    same, weaker = tacit.train(fed, **options), tacit.train(fed, **options, l2=0.001)
+    assert same.config["train"]["l2"] == 10 / int(fed.train.sizes.sum())
+    own, *others = (
+        torch.cat([p.detach().flatten() for p in each.model.parameters()]) for each in (run, same, weaker)
+    )
+    distances = [float((other - own).abs().max()) for other in others]
+    assert distances[0] < 5e-4 < 0.05 < distances[1]
+
+
 def test_balanced_weights_and_defaults_are_those_of_the_simulation(place: Path) -> None:
     """Without [algorithm] server and parties derive the same contract, and weights from summed label counts."""
     (place / "job.toml").write_text(BALANCED)
@@ -210,7 +237,7 @@ def test_balanced_weights_and_defaults_are_those_of_the_simulation(place: Path) 
         torch.allclose(a, b, atol=1e-2) for a, b in zip(plain.values(), run.model.state_dict().values())
     )
     job = tomllib.loads((place / "run" / "job.toml").read_text())
-    assert (job["algorithm"]["name"], job["train"]["rounds"]) == ("FedLBFGS", 30)
+    assert (job["algorithm"]["name"], job["train"]["rounds"]) == ("FedLBFGSCV", 30)
     assert job["train"]["class_weight"] == "balanced"
     for file, who in ((place / "run", "server"), *((place / "kits" / n / "state", n) for n in NAMES)):
         seen = json.loads((file / "ledger.json").read_text())["seen"]

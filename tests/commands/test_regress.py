@@ -124,6 +124,40 @@ def test_everybody_here_equals_statsmodels_then_new_people(
     assert (code, "already contains a party's part, which is never overwritten" in out) == (2, True)
 
 
+def test_an_offset_and_weights_in_a_job_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The offset is used for new people, too; both columns stay out of the model."""
+    rng = np.random.default_rng(1)
+    for file in ("clinic.csv", "clinic_new.csv"):
+        frame = pd.read_csv(file, dtype={"patient": str})
+        frame["known"], frame["n"] = rng.normal(0, 2, len(frame)), rng.integers(1, 5, len(frame))
+        frame["cost"] = frame["age"] / 5 + frame["known"] + rng.normal(0, 1, len(frame))
+        frame = frame[["patient", "age", "known", *(["n", "cost"] if file == "clinic.csv" else [])]]
+        frame.to_csv(file, index=False)
+    job = JOB.replace("binomial", "gaussian").replace("steps = 6\n", "")
+    job = job.replace('label = "relapse"', 'label = "cost"\noffset = "known"\nweights = "n"')
+    Path("job.toml").write_text(job)
+    code, out = said(capsys, "regress", "job.toml", "--out", "parts", "--json")
+    assert code == 0, out
+    value = json.loads(out)
+    lab = pd.read_csv("lab.csv", dtype={"person": str}).rename(columns={"person": "patient"})
+    both = pd.read_csv("clinic.csv", dtype={"patient": str}).merge(lab, on="patient")
+    formula = "cost ~ age + C(ward) + marker"
+    pooled = smf.glm(formula, both, offset=both["known"], var_weights=both["n"]).fit()
+    found = {row["term"]: row for row in value["table"]}
+    assert set(found) == {"Intercept", "age", "ward[T.2]", "ward[T.3]", "marker"}
+    for term in ("Intercept", "age", "marker"):
+        assert found[term]["coef"] == pytest.approx(pooled.params[term], abs=3e-5 * pooled.bse[term])
+        assert found[term]["se"] == pytest.approx(pooled.bse[term], rel=3e-5)
+    assert value["metrics"]["deviance"] == pytest.approx(pooled.deviance, rel=1e-5)
+    code, out = said(capsys, *PREDICT)
+    assert code == 0, out
+    made = pd.read_csv("out.csv", dtype={"patient": str}).set_index("patient")
+    new = pd.read_csv("clinic_new.csv", dtype={"patient": str})
+    rows = new.merge(pd.read_csv("lab_new.csv", dtype={"person": str}), left_on="patient", right_on="person")
+    expected = pooled.predict(rows, offset=rows["known"]).to_numpy()
+    assert np.abs(made.loc[rows["patient"], "prediction"] - expected).max() < 1e-4
+
+
 def test_each_with_its_kit_over_a_hub_then_new_people(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,8 +223,9 @@ def test_each_with_its_kit_over_a_hub_then_new_people(
 def test_a_killed_party_stops_the_others_and_all_can_start_again(place: Path) -> None:
     provision("clinic", "lab", "notary")
     Path("job.toml").write_text(JOB.replace("steps = 6", "steps = 15"))  # it does not end before the kill
-    hub = start("hub", "--kit", "kits/hub")
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
     try:
+        hub.wait_for("listens on")  # the parties' patience of 3 s is not for its start
         waiting = start("regress", "job.toml", "--kit", "kits/clinic", "--patience", "3")
         helper = start("regress", "job.toml", "--kit", "kits/notary", "--patience", "3")
         lab = Role(place, "lab", "regress", "job.toml", "--kit", "kits/lab")
@@ -213,8 +248,8 @@ def test_a_killed_party_stops_the_others_and_all_can_start_again(place: Path) ->
         ]
         check_table(values[0]["table"])
     finally:
-        hub.send_signal(signal.SIGINT)
-        hub.communicate(timeout=30)
+        hub.process.send_signal(signal.SIGINT)
+        hub.wait()
 
 
 @pytest.mark.parametrize(
@@ -230,6 +265,14 @@ def test_a_killed_party_stops_the_others_and_all_can_start_again(place: Path) ->
         (
             JOB.replace('id = "person"', 'id = "person"\ndrop = ["warp"]'),
             "has no column 'warp'. Did you mean 'ward'?",
+        ),
+        (
+            JOB.replace('id = "person"', 'id = "person"\nweights = "marker"'),
+            "parties.lab: offset and weights belong to 'clinic', with the label",
+        ),
+        (
+            JOB.replace('id = "patient"', 'id = "patient"\noffset = "ages"'),
+            "has no column 'ages'. Did you mean 'age'?",
         ),
     ],
 )

@@ -85,7 +85,7 @@ def test_three_real_parties_compute_the_table_of_the_pooled_rows(place: Path) ->
         hub.wait()
 
 
-def test_real_parties_fit_a_meta_analysis_of_their_own_models(place: Path) -> None:
+def test_real_parties_fit_models_of_their_sites(place: Path) -> None:
     """Two models under one contract; every party knows its own place by its kit."""
     provision(*CLIENTS)
     (place / "meta.toml").write_text(
@@ -99,11 +99,16 @@ def test_real_parties_fit_a_meta_analysis_of_their_own_models(place: Path) -> No
     try:
         roles = [start(place, n, "meta.toml", "meta", "--json") for n in ("server", *CLIENTS)]
         assert [role.wait() for role in roles] == [0] * 4, [role.log.read_text() for role in roles]
+        (place / "site.toml").write_text('[stats]\nformula = "sick ~ age + C(site)"\n')
+        fixed = [start(place, n, "site.toml", "glm", "--json") for n in ("server", *CLIENTS)]
+        assert [role.wait() for role in fixed] == [0] * 4, [role.log.read_text() for role in fixed]
     finally:
         hub.process.terminate()
         hub.wait()
     twin = tacit.stats.meta(frames, "sick ~ age", open_sites=True, effects="fixed")
     found = read(roles[0])
+    assert found == json.loads(json.dumps(twin.to_dict())) | {"ledger": found["ledger"]}
+    twin, found = tacit.stats.glm(frames, "sick ~ age + C(site)"), read(fixed[0])
     assert found == json.loads(json.dumps(twin.to_dict())) | {"ledger": found["ledger"]}
 
 

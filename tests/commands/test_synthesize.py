@@ -248,7 +248,7 @@ def test_a_holder_with_other_columns_refuses_the_coordinators_job(kits):
         (["north.csv", "west.csv", "--out", "s.csv"], "there is no file west.csv"),
         (
             ["north.csv", "south.csv", "--out", "s.csv", "--model", "cart"],
-            "synthesize: 'cart' is not known here. Known: CTGAN, GAN, GaussianCopula, WGAN",
+            "synthesize: 'cart' is not known here. Known: ARGN, CTGAN, GAN, GaussianCopula, WGAN",
         ),
         (
             ["north.csv", "south.csv", "--out", "s.csv", "--model", "gan", "--set", "checkpoints=2"],

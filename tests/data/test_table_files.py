@@ -299,6 +299,22 @@ def test_numbers_are_read_to_the_last_bit_as_pandas_reads_them(tmp_path: Path) -
     assert read_table(tmp_path / "t.csv")["x"].to_numpy().tobytes() == expected.to_numpy().tobytes()
 
 
+def test_of_several_encodings_the_first_that_fits_is_used(tmp_path: Path) -> None:
+    for encoding in ("utf-8", "utf-8-sig", "cp1252"):
+        file = tmp_path / f"{encoding}.csv"
+        file.write_bytes("größe,y\n1,ä\n2,b\n".encode(encoding))
+        assert read_table(file, encoding="utf-8, cp1252").to_dict("list") == {
+            "größe": [1, 2],
+            "y": ["ä", "b"],
+        }
+    with_mark = tmp_path / "utf-8-sig.csv"
+    assert list(read_table(with_mark, encoding="utf-8")) == ["größe", "y"]  # the mark is not a letter
+    with pytest.raises(BadParameter, match="encoding is 'utf-8, klingon'"):
+        read_table(with_mark, encoding="utf-8, klingon")
+    with pytest.raises(BadData, match=r"is not utf-8, ascii text"):
+        read_table(tmp_path / "cp1252.csv", encoding="utf-8, ascii")
+
+
 def test_a_party_reads_its_file_with_the_separator_decimal_sign_and_encoding_of_the_job(
     tmp_path: Path,
 ) -> None:

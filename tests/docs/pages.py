@@ -16,7 +16,9 @@ PAGES = [
 
 
 class Block(NamedTuple):
-    """A fenced block. `words` are the words after the three backticks: `python`, `toml job.toml`, `console`, `text`."""
+    """A fenced block. `words` are the words after the three backticks: `python`, `toml job.toml`,
+    `python script.py`, `console`, `text`.
+    """
 
     words: tuple[str, ...]
     code: str
@@ -25,6 +27,11 @@ class Block(NamedTuple):
     @property
     def kind(self) -> str:
         return self.words[0] if self.words else ""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the reader writes it into a file."""
+        return self.kind in ("toml", "python") and len(self.words) > 1
 
 
 def blocks(text: str) -> list[Block]:

@@ -27,7 +27,7 @@ def parts(page: list[Block]) -> list[list[Block]]:
         if block.kind == "text":
             if last is not None:
                 last.append(block)
-        elif block.words in (("python",), ("console",)) or (block.kind == "toml" and len(block.words) > 1):
+        elif block.words in (("python",), ("console",)) or (block.is_file):
             files = {f"file {word}" for word in _words(block) & everywhere}
             joined = [k for k, bound in enumerate(names) if bound & (_reads(block) | files)]
             last = [*sorted((b for k in joined for b in groups[k]), key=lambda b: b.line), block]
@@ -68,7 +68,7 @@ def _words(block: Block) -> set[str]:
     """Whatever may name a file: strings of a snippet or a TOML file, words of a command. The first folder."""
     words = {n.value for n in _nodes(block) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     words |= {word for command in _commands(block) for word in command}
-    if block.kind == "toml":
+    if block.is_file:
         words |= {*block.words[1:], *re.findall(r'"([^"\n]*)"', block.code)}
     return {word.rpartition("=")[2].partition("/")[0] for word in words}
 

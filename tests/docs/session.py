@@ -47,7 +47,7 @@ def play(page: Path, directory: Path, part: Collection[Block] | None = None) -> 
         if part is not None and block not in part:
             if block.words == ("python",):
                 exec(imports(block), space)
-        elif block.kind == "toml" and len(block.words) > 1:
+        elif block.is_file:
             (directory / block.words[1]).write_text(block.code)
         elif block.words == ("python",):
             with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):

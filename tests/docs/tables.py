@@ -17,6 +17,7 @@ from tacit import aggregate, algorithms, data, errors, guard, models, pace, spee
 from tacit.audit import poisoning
 from tacit.config.boost import BoostConfig
 from tacit.config.compare import CompareConfig
+from tacit.config.infer import InferParty, InferSettings
 from tacit.config.pate import PateSettings
 from tacit.config.private import PrivateConfig
 from tacit.config.train import OPTIONS
@@ -165,6 +166,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "split-job": lambda: keys(SplitSettings),
     "split-party": lambda: keys(SplitParty),
     "ftl-job": lambda: keys(TransferSettings),
+    "infer-job": lambda: keys(InferSettings),
+    "infer-party": lambda: keys(InferParty),
     "regress-job": lambda: keys(RegressSettings),
     "regress-party": lambda: keys(RegressParty),
     "join-job": lambda: keys(JoinSettings),
@@ -185,6 +188,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "split": lambda: arguments(data.Dataset.split),
     "by": lambda: arguments(data.Dataset.by),
     "from_arrays": lambda: arguments(data.from_arrays),
+    "from_torch": lambda: arguments(data.from_torch),
+    "from_huggingface": lambda: arguments(data.from_huggingface),
+    "from_parquet_files": lambda: arguments(data.from_parquet_files),
     "from_csv": lambda: arguments(data.from_csv),
     "recipe": lambda: parameters(data.Recipe),
     "errors": error_tree,

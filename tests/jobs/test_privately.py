@@ -115,7 +115,7 @@ def test_a_table_is_encoded_before_it_is_trained_on_and_the_ledger_says_what_tha
     assert abs(table.centralize().rows.x[:, 0].mean()) < 1e-4
     run = tacit.train_private(table, model="logistic", noise_multiplier=0.5, epochs=10)
     assert run.metrics["accuracy"] > 0.8  # chance has 0.5; 0.95 and more in twenty runs
-    assert "which ε does not cover" in run.ledger.spent[0].note
+    assert "from the private rows, which ε does not cover" in run.ledger.spent[0].note
     assert [e["text"] for e in run.events if e["kind"] == "note"] == [run.ledger.spent[0].note]
 
 
@@ -126,7 +126,8 @@ def test_a_declared_encoding_reads_no_row():
     table = tacit.data.from_frame(patients(gaps=False), label="ill", fit=recipe)
     run = tacit.train_private(table, model="logistic", noise_multiplier=0.5, epochs=10)
     assert run.metrics["accuracy"] > 0.8
-    assert "does not cover" not in run.ledger.spent[0].note
+    assert "from the private rows" not in run.ledger.spent[0].note
+    assert "it does not cover which rows were held out" in run.ledger.spent[0].note
     assert "The number of rows was released with Gaussian noise" in run.ledger.spent[0].note
 
 

@@ -5,11 +5,14 @@ nine fits of seven real data sets, columns at two or three parties.
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
 import torch
+from lifelines import CoxPHFitter
 from lifelines.datasets import load_lung, load_rossi
 
 import tacit
@@ -73,6 +76,18 @@ def test_the_summary_equals_statsmodels(name):
         assert run.metrics["deviance"] == pytest.approx(pooled.ssr, rel=2e-5)
         for name, value in (("loglik", pooled.llf), ("aic", pooled.aic), ("bic", pooled.bic)):
             assert run.metrics[name] == pytest.approx(value, abs=1e-5 * run.rows)
+    else:
+        check_likelihood(run, pooled)
+
+
+def check_likelihood(run, pooled):
+    """Likelihoods to 1e-6 per row (measured: 5e-8 at most), and what follows from them."""
+    near = 1e-6 * run.rows
+    expected = {"loglik": pooled.llf, "loglik_null": pooled.llnull, "aic": pooled.aic, "bic": pooled.bic}
+    expected |= {"lr": pooled.llr, "pseudo_r2": pooled.prsquared, "lr_p": pooled.llr_pvalue}
+    for name, value in expected.items():
+        assert run.metrics[name] == pytest.approx(value, abs=4 * near, rel=1e-2 if name == "lr_p" else 0)
+    assert run.metrics["lr_p"] == pytest.approx(pooled.llr_pvalue, rel=1e-2)
 
 
 def check(table, pooled, terms=None, scale=1.0):
@@ -98,6 +113,10 @@ def test_cox_equals_statsmodels_with_ties(ties, parties):
     )
     pooled = sm.PHReg(data["week"], x, status=data["arrest"], ties=ties).fit(disp=0)
     check(run.summary(), pooled)
+    assert run.metrics["loglik"] == pytest.approx(pooled.llf, abs=1e-6 * len(x))
+    assert run.metrics["loglik_null"] == pytest.approx(pooled.model.loglike(np.zeros(x.shape[1])), abs=1e-9)
+    assert run.metrics["aic"] == pytest.approx(2 * x.shape[1] - 2 * pooled.llf, abs=2e-6 * len(x))
+    assert "deviance" not in run.metrics
     ratio = run.predict(split(x, parties)).numpy()
     assert np.allclose(
         np.log(ratio) - np.log(ratio)[0], x @ pooled.params - (x @ pooled.params)[0], atol=1e-5
@@ -110,6 +129,7 @@ def test_multinomial_equals_statsmodels_over_a_holder_without_columns():
     y = np.digitize(data["PID"], [2, 5])
     run = tacit.regress(split(x, 2), {"registry": y}, family="multinomial", steps=6)
     pooled = sm.MNLogit(y, sm.add_constant(x)).fit(disp=0, tol=1e-12)
+    check_likelihood(run, pooled)
     table = run.summary()
     assert list(table.index[:2]) == ["1: Intercept", "2: Intercept"]
     for k in (1, 2):
@@ -121,6 +141,94 @@ def test_multinomial_equals_statsmodels_over_a_holder_without_columns():
     assert (
         np.abs(run.predict(split(x, 2)).numpy() - np.asarray(pooled.predict(sm.add_constant(x)))).max() < 1e-5
     )
+
+
+def visits(n=300):
+    """RAND's health insurance experiment with made-up exposures and weights."""
+    rng = np.random.default_rng(0)
+    data = load("randhie").iloc[:n].reset_index(drop=True)
+    frame = data[["lncoins", "idp", "physlm", "disea", "mdvis"]].astype(float)
+    return frame.assign(years=np.log(rng.uniform(0.5, 4, n)), weight=rng.uniform(0.3, 3, n))
+
+
+@pytest.mark.parametrize(
+    ("family", "offset", "weights"),
+    [
+        ("poisson", "years", "weight"),
+        pytest.param("binomial", "years", "weight", marks=pytest.mark.slow),
+        ("gaussian", "years", "weight"),
+    ],
+)
+def test_offsets_and_weights_of_the_label_holder_equal_statsmodels(family, offset, weights, tmp_path):
+    data = visits()
+    change = {"poisson": lambda y: y, "binomial": lambda y: (y > 1).astype(float), "gaussian": np.log1p}[
+        family
+    ]
+    data["y"] = change(data["mdvis"])
+    x = sm.add_constant(data[["lncoins", "idp", "physlm", "disea"]])
+    tables = {"clinic": data[["lncoins", "idp", "y", "years", "weight"]], "lab": data[["physlm", "disea"]]}
+    run = tacit.regress(
+        tables,
+        label="y",
+        family=family,
+        offset=offset,
+        weights=weights,
+        steps=7 if family == "poisson" else 5,
+    )
+    kind = {
+        "poisson": sm.families.Poisson,
+        "binomial": sm.families.Binomial,
+        "gaussian": sm.families.Gaussian,
+    }
+    pooled = sm.GLM(data["y"], x, kind[family](), offset=data["years"], var_weights=data["weight"]).fit(
+        tol=1e-12
+    )
+    table = run.summary().loc[["Intercept", *x.columns[1:]]]
+    assert np.abs((table["coef"] - pooled.params.to_numpy()) / pooled.bse.to_numpy()).max() < 3e-5
+    assert np.abs(table["se"] / pooled.bse.to_numpy() - 1).max() < 3e-5
+    for name, value in (
+        ("loglik", pooled.llf), ("deviance", pooled.deviance), ("null_deviance", pooled.null_deviance),
+        ("aic", pooled.aic),
+    ):  # fmt: skip
+        assert run.metrics[name] == pytest.approx(value, abs=1e-5 * run.rows), name
+    # the offset is a column of new rows as well, and travels with the saved model
+    again = tacit.Regression.load(run.save(tmp_path / "fit.json"))
+    expected = pooled.predict(x, offset=data["years"])
+    assert np.allclose(again.predict(tables), expected, rtol=1e-4)
+    with pytest.raises(BadData, match="no column 'years', the offset"):
+        run.predict({**tables, "clinic": tables["clinic"].drop(columns="years")})
+
+
+def test_the_offset_of_a_cox_model_equals_statsmodels():
+    data = load_rossi()
+    x, known = data[["age", "prio", "fin"]].astype(float), np.random.default_rng(1).normal(2, 1, len(data))
+    y = data[["week", "arrest"]].to_numpy()
+    run = tacit.regress(split(x, 2), {"p1": y}, family="cox", offset=known, steps=6)
+    pooled = sm.PHReg(data["week"], x, status=data["arrest"], ties="efron", offset=known).fit(disp=0)
+    check(run.summary(), pooled, list(run.summary().index))
+    assert run.metrics["loglik"] == pytest.approx(pooled.llf, abs=1e-6 * len(x))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"family": "multinomial", "offset": "years"}, BadParameter, "offset is True; it must be left out"),
+        ({"weights": "nothing"}, BadParameter, "columns of exactly one party"),
+        ({"weights": "physlm"}, BadParameter, "columns of exactly one party"),
+        ({"offset": 3}, BadParameter, "the name of a column of the label's table"),
+        ({"weights": "heavy"}, BadData, "none more than 8 times their mean"),
+        ({"weights": "negative"}, BadData, "weights must be above 0"),
+        ({"offset": "text"}, BadData, r"column 'text' \(offset\) contains non-numeric values"),
+        ({"weights": "weight", "l2": 0.1}, BadParameter, "label, offset and weights"),
+    ],
+)
+def test_bad_offsets_and_weights(options, error, words):
+    data = visits(200).assign(y=lambda f: f["mdvis"].clip(upper=2))
+    data = data.assign(heavy=np.where(data.index == 0, 1e4, 1.0), negative=-1.0, text="a")
+    used = ["lncoins", "idp", "y", *(c for c in options.values() if c in data.columns[4:])]
+    tables = {"clinic": data[used], "lab": data[["physlm", "disea"]]}
+    with pytest.raises(error, match=words):
+        tacit.regress(tables, label="y", **{"family": "poisson", **options})
 
 
 def lung():
@@ -285,3 +393,63 @@ def test_bad_tables():
     ):
         with pytest.raises((BadData, BadParameter), match=words):
             tacit.regress(parties, **options)
+
+
+@pytest.mark.parametrize("ties", ["efron", "breslow"])
+def test_the_weights_of_a_cox_model_equal_lifelines(ties):
+    """Efron's ties against weights_col; Breslow's against whole weights as repeated rows (statsmodels)."""
+    data = load_rossi()
+    x, y = data[["age", "prio", "fin"]].astype(float), data[["week", "arrest"]].to_numpy()
+    w = np.random.default_rng(1).uniform(0.3, 3, len(x)) if ties == "efron" else 1.0 + np.arange(len(x)) % 3
+    run = tacit.regress(split(x, 2), {"p1": y}, family="cox", weights=w, ties=ties, steps=6)
+    table = run.summary().loc[list(x.columns)]
+    if ties == "efron":
+        frame = pd.DataFrame(x).assign(t=y[:, 0], e=y[:, 1], w=w)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pooled = CoxPHFitter().fit(frame, "t", "e", weights_col="w")
+        expected, errors = pooled.params_.to_numpy(), pooled.standard_errors_.to_numpy()
+        value, ratio = pooled.log_likelihood_, pooled.log_likelihood_ratio_test().test_statistic
+    else:
+        again = np.repeat(np.arange(len(x)), w.astype(int))
+        model = sm.PHReg(y[again, 0], x.to_numpy()[again], status=y[again, 1], ties="breslow")
+        pooled = model.fit(disp=0)
+        expected, errors, value = pooled.params, pooled.bse, pooled.llf
+        ratio = 2 * (value - model.loglike(np.zeros(3)))
+    assert np.abs((table["coef"].to_numpy() - expected) / errors).max() < 3e-5
+    assert np.abs(table["se"].to_numpy() / errors - 1).max() < 3e-5
+    assert run.metrics["loglik"] == pytest.approx(value, abs=1e-6 * w.sum())
+    assert run.metrics["lr"] == pytest.approx(ratio, abs=1e-4)
+
+
+def test_the_weights_of_a_multinomial_model_equal_repeated_rows():
+    data = visits(400)
+    y = data["mdvis"].clip(upper=2).to_numpy().astype(int)
+    w = 1.0 + np.arange(len(y)) % 3
+    x = data[["lncoins", "idp", "physlm", "disea"]]
+    run = tacit.regress(split(x, 2), {"p1": y}, family="multinomial", weights=w, steps=8)
+    again = np.repeat(np.arange(len(y)), w.astype(int))
+    pooled = sm.MNLogit(y[again], sm.add_constant(x).to_numpy()[again]).fit(disp=0)
+    table = run.summary()
+    for k in (1, 2):
+        own = table.loc[[f"{k}: {name}" for name in ("Intercept", *x.columns)]]
+        assert np.abs((own["coef"].to_numpy() - pooled.params[:, k - 1]) / pooled.bse[:, k - 1]).max() < 3e-5
+        assert np.abs(own["se"].to_numpy() / pooled.bse[:, k - 1] - 1).max() < 3e-5
+    assert run.metrics["loglik"] == pytest.approx(pooled.llf, abs=1e-6 * w.sum())
+    assert run.metrics["loglik_null"] == pytest.approx(pooled.llnull, abs=1e-6 * w.sum())
+
+
+def test_minimum_counts_are_of_effective_rows():
+    """60 rows suffice for 5 coefficients (10 each); weights that are worth 45 of them do not."""
+    data = visits(60)
+    y, x = data["mdvis"].to_numpy(), data[["lncoins", "idp", "physlm", "disea"]]
+    x = x + np.random.default_rng(0).normal(0, 0.1, x.shape)
+    w = np.where(np.arange(60) < 5, 5.0, 1.0)
+    worth = int(w.sum() ** 2 / (w**2).sum())
+    assert worth < 50 <= 60
+    tacit.regress(split(x, 2), {"p1": y}, family="gaussian", weights=np.ones(60))
+    with pytest.raises(QueryRefused, match=rf"5 coefficients and {worth} effective rows \(by weight\)"):
+        tacit.regress(split(x, 2), {"p1": y}, family="gaussian", weights=w)
+    few = np.where((y > 1) & (np.cumsum(y > 1) > 2), 0.01, 1.0)
+    with pytest.raises(QueryRefused, match=r"a class has \d+ effective rows"):
+        tacit.regress(split(x, 2), {"p1": (y > 1).astype(float)}, family="binomial", weights=few)

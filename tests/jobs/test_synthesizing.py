@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import tacit
-from tacit.errors import BadData, BadParameter
+from tacit.errors import BadData, BadParameter, ProtocolError
 from tacit.runtimes import Processes
 from tacit.synth import (
+    ARGN,
     CTGAN,
     GAN,
     WGAN,
@@ -27,8 +28,10 @@ from tacit.synth import (
 from tacit.synth.conformance import _check_columns, _check_constraints, example
 from tacit.synth.encode import Layout
 from tacit.synth.federated import Histograms
+from tacit.synth.pooled_argn import PooledARGN
 
 SMALL = dict(epochs=2, width=16, noise=8, device="cpu")
+NETWORK = dict(epochs=2, width=16, embedding=4, device="cpu")
 
 
 def clinics(rows: int = 900) -> tuple[dict[str, pd.DataFrame], Table]:
@@ -47,7 +50,7 @@ def same(a, b) -> bool:
 
 @pytest.mark.parametrize(
     "generator",
-    [GaussianCopula(bins=16), GAN(**SMALL), WGAN(**SMALL), CTGAN(**SMALL)],
+    [GaussianCopula(bins=16), ARGN(**NETWORK), GAN(**SMALL), WGAN(**SMALL), CTGAN(**SMALL)],
     ids=lambda g: type(g).__name__,
 )
 def test_masked_sums_give_what_sums_in_the_clear_give(generator):
@@ -60,7 +63,9 @@ def test_masked_sums_give_what_sums_in_the_clear_give(generator):
     assert (made.sample(20, conditions={"sex": "F"})["sex"] == "F").all()
 
 
-@pytest.mark.parametrize("generator", [GaussianCopula(bins=16), GAN(**SMALL)], ids=lambda g: type(g).__name__)
+@pytest.mark.parametrize(
+    "generator", [GaussianCopula(bins=16), ARGN(**NETWORK), GAN(**SMALL)], ids=lambda g: type(g).__name__
+)
 def test_parties_in_processes_of_their_own_give_what_one_process_gives(generator):
     parts, table = clinics(300)
     far, near = (
@@ -133,6 +138,85 @@ def test_networks_that_meet_learn_what_no_holder_has_alone(kind, alike, right):
     assert ((drawn["x"] < 0) == (drawn["k"] == "a")).mean() > right
 
 
+def split_by_group(alike: int = 150) -> dict[str, pd.DataFrame]:
+    """a's are around −3, b's around 3; each party has more of one of them."""
+    rng = np.random.default_rng(0)
+    a = pd.DataFrame({"k": ["a"] * 400, "x": rng.normal(-3, 0.5, 400)})
+    b = pd.DataFrame({"k": ["b"] * 400, "x": rng.normal(3, 0.5, 400)})
+    return {"l": pd.concat([a[alike:], b[:alike]]), "r": pd.concat([a[:alike], b[alike:]])}
+
+
+def test_an_autoregressive_network_learns_the_rows_of_all_and_stops_by_itself():
+    """Half of the rows would be right by chance: 1,000 rows, .5 ± .016. What is conditioned on comes first."""
+    table = {"k": categorical(["a", "b"]), "x": continuous(-8, 8)}
+    made = tacit.synthesize(split_by_group(), table, ARGN(device="cpu"), hide=False)
+    assert 10 < len(made.history) < 102  # one sum of counts, at most 100 epochs, and one to judge the last
+    drawn = made.sample(1000, seed=0)
+    assert abs((drawn["k"] == "a").mean() - 0.5) < 0.1
+    assert ((drawn["x"] < 0) == (drawn["k"] == "a")).mean() > 0.97
+    assert (made.sample(100, conditions={"x": (1.0, 5.0)}, seed=1)["k"] == "b").mean() > 0.9
+    filled = made.impute(pd.DataFrame({"k": [None, None], "x": [-3.0, 3.0]}), seed=0)
+    assert list(filled["k"]) == ["a", "b"]
+    kinds = {s.kind: s.reveals for s in made.ledger.seen if s.party == "coordinator"}
+    assert "how likely held-out rows are" in kinds["Weights"]
+
+
+def test_the_best_common_weights_are_kept():
+    """The coordinator judges each state by the sum of held-out losses that comes with the next one."""
+    histograms = Histograms(Layout(Table.declare({"k": categorical(["a", "b"])})))
+    pooled = PooledARGN(ARGN(**NETWORK, patience=1), histograms, np.array([30, 20]))
+    first = pooled.weights()
+
+    def add(weight: float, loss: float) -> None:
+        entries = np.append(np.full(pooled.size, weight) + 64.0, loss)
+        pooled.merge(np.rint(entries * 2**24).astype(np.int64))
+
+    add(0.25, 3.0)  # judges the first weights: 3
+    add(0.5, 2.0)  # judges those of .25: better
+    assert pooled.weights()[0] == 0.5
+    add(0.75, 2.5)  # judges those of .5: worse, so that training goes back to .25
+    assert pooled.weights()[0] == 0.25
+    assert pooled.weights()[-1] == 1
+    add(0.9, 2.0)
+    add(0.9, 2.0)
+    assert pooled.is_done
+    assert all((t == 0.25).all() for name, t in pooled.tensors().items() if name.startswith("network"))
+    assert not torch.equal(first[:-1], pooled.weights()[:-1])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: s[:-1],
+        lambda s: torch.cat([s, s]),
+        lambda s: torch.where(torch.arange(len(s)) == 3, torch.nan, s),
+        lambda s: torch.cat([s[:-1], torch.tensor([-1.0])]),
+        lambda s: torch.cat([s[:-1], torch.tensor([0.5])]),
+        lambda s: torch.cat([s[:-1], torch.tensor([3.0])]),
+        lambda s: None,
+    ],
+)
+def test_a_holder_refuses_a_state_that_is_not_one(change):
+    """A lying coordinator could otherwise raise the learning rate, or stop a holder with an unclear error."""
+    histograms = Histograms(Layout(Table.declare({"k": categorical(["a", "b"])})))
+    pooled = PooledARGN(ARGN(**NETWORK), histograms, np.array([30, 20]))
+    with pytest.raises(ProtocolError, match="Nothing was sent"):
+        pooled.contribute(np.zeros((50, 1)), change(pooled.weights()), 1, 0)
+    assert len(pooled.contribute(np.zeros((50, 1)), pooled.weights(), 1, 0)[0]) == pooled.length
+
+
+def test_a_holder_with_one_row_or_none_takes_part():
+    """It returns the common weights times its share of the rows."""
+    histograms = Histograms(Layout(Table.declare({"k": categorical(["a", "b"])})))
+    pooled = PooledARGN(ARGN(**NETWORK), histograms, np.array([30, 20]))
+    state = pooled.weights()
+    for rows in (0, 1):
+        got = pooled.contribute(np.zeros((rows, 1)), state, 1, 0)[0]
+        expected = np.rint((state[:-1].double().numpy() + 64) * 2**24 * rows / 50).astype(np.int64)
+        assert (got[:-1] == expected).all()
+        assert got[-1] == 0
+
+
 def test_the_ledger_says_what_the_coordinator_learns_and_that_it_sees_no_holders_numbers():
     parts, table = clinics(300)
     made = tacit.synthesize(parts, table, GaussianCopula(bins=8))
@@ -175,7 +259,8 @@ def test_the_stand_in_has_its_declared_counts():
     [
         (
             {"generator": Cart()},
-            "synthesize: generator is 'Cart'; it must be one of GaussianCopula, GAN, WGAN, CTGAN. Other "
+            "synthesize: generator is 'Cart'; it must be one of GaussianCopula, GAN, WGAN, CTGAN, ARGN. "
+            "Other "
             "generators need all rows in one place",
         ),
         ({"generator": GAN(checkpoints=2)}, "checkpoints is 2; it must be 1"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from tacit.config import job as config
 from tacit.engine.losses import Objective
 from tacit.engine.task import Task
 from tacit.errors import BadParameter
+from tacit.jobs.stacks import alone_baselines, central_baseline
 from tacit.jobs.train import stopping, table_defaults
 from tacit.jobs.train.contract import Contract
 from tacit.jobs.train.elsewhere import Deployed, Elsewhere
@@ -392,9 +392,10 @@ def test_processes_are_told_that_training_ended_early() -> None:
 def test_a_table_chooses_how_it_is_trained_and_says_so() -> None:
     run = tacit.train(FED, model="logistic")
     job, notes = run.config, [e["text"] for e in run.events if e["kind"] == "note"]
-    assert job["algorithm"]["name"] == "FedLBFGS"
-    assert (job["train"]["rounds"], job["train"]["l2"]) == (30, 10 / len(FED.train.index))
-    assert any("chosen for this table" in text and "FedLBFGS" in text for text in notes)
+    assert (job["algorithm"]["name"], job["algorithm"]["parties"]) == ("FedLBFGSCV", len(FED))
+    assert (job["train"]["rounds"], job["train"]["l2"]) == (30, 0.0)
+    assert any("chosen for this table" in text and "l2=cross-validated" in text for text in notes)
+    assert any(text.startswith("l2 = ") and "cross-validation" in text for text in notes)
     network = make_plan(FED, model="mlp")
     assert isinstance(network.algorithm, algorithms.FedAdam)
     assert (network.local_steps, network.patience, network.stop_by, network.l2) == (1, 10, "loss", 0.003)
@@ -418,7 +419,7 @@ def test_without_a_model_a_table_has_a_linear_one_and_other_rows_a_network(tmp_p
     assert make_plan(cost).model == models.Linear()
     assert make_plan(data.digits().split(3)).model == models.MLP()
     compared = tacit.compare(FED)
-    assert "FedLBFGS" in compared.table().index
+    assert "FedLBFGSCV" in compared.table().index
     assert {run.config["model"]["name"] for run in compared.results} == {"logistic"}
     frame().drop(columns="cost").to_csv(tmp_path / "t.csv", index=False)
     (tmp_path / "job.toml").write_text('[data]\npath = "t.csv"\nlabel = "y"\nby = "site"\n')
@@ -431,16 +432,33 @@ def test_without_a_model_a_table_has_a_linear_one_and_other_rows_a_network(tmp_p
 def test_the_penalty_of_linear_models_follows_from_the_number_of_rows() -> None:
     """λ_k = 10/(K·n_k) of real parties, averaged by rows as their gradients are, is the 10/n of a simulation."""
     sizes = FED.train.sizes.tolist()
-    n, p = sum(sizes), make_plan(FED, model="logistic")
-    assert p.l2 == 10 / n
+    n, masked = sum(sizes), [guard.Clip(5.0), guard.Quantize(), guard.SecAgg(max_rows=1000)]
     mean = sum(rows / n * table_defaults.party_l2(rows, len(sizes)) for rows in sizes)
     assert mean == pytest.approx(10 / n, rel=1e-12)
-    for options in (  # the mean of the parties' λ_k would not be 10/n, or n is hidden
+    for options in (  # one λ for all algorithms of a comparison
         {"algorithm": PLAIN},
-        {"algorithm": algorithms.FedLBFGS(), "per_round": 2},
-        {"algorithm": algorithms.FedLBFGS(), "guard": [guard.Clip(1.0), guard.Noise(multiplier=1.0)]},
+        {"algorithm": algorithms.FedLBFGS()},
+        {"algorithm": algorithms.FedAdam(), "per_round": 2},
+        {"guard": masked},
     ):
-        assert make_plan(FED, model="logistic", **options).l2 == 0.001
+        assert make_plan(FED, model="logistic", **options).l2 == 10 / n
+        assert deployed_plan(**options).l2 is None
+    assert make_plan(FED, model="logistic", guard=masked).algorithm == algorithms.FedLBFGS()
+    noisy = {"algorithm": algorithms.FedLBFGS(), "guard": [guard.Clip(1.0), guard.Noise(multiplier=1.0)]}
+    assert make_plan(FED, model="logistic", **noisy).l2 == 0.001  # n is hidden
+
+
+@pytest.mark.parametrize("algorithm", [PLAIN, algorithms.FedLBFGSCV()], ids=["10/n", "cross-validated"])
+def test_a_party_alone_has_the_penalty_of_its_own_rows(algorithm: algorithms.Algorithm) -> None:
+    p = make_plan(FED, model="logistic", algorithm=algorithm)
+    for k, alone in enumerate(alone_baselines(p, p.algorithm)):
+        if isinstance(alone.algorithm, algorithms.FedLBFGSCV):
+            assert (alone.algorithm.parties, alone.l2) == (1.0, 0.0)
+        else:
+            assert alone.l2 == 10 / int(FED.train.sizes[k])
+    given = make_plan(FED, model="logistic", algorithm=PLAIN, l2=0.5)
+    assert {q.l2 for q in alone_baselines(given, PLAIN)} == {0.5}
+    assert central_baseline(given, PLAIN).l2 == 0.5
 
 
 def test_other_options_replace_single_defaults() -> None:
@@ -460,9 +478,9 @@ def test_a_job_file_without_an_algorithm_has_the_same_defaults(tmp_path: Path) -
     job = config.load(tmp_path / "job.toml")
     (fed,) = job.federations()
     run = tacit.train(fed, **job.train(), out=tmp_path / "run")
-    assert run.config["algorithm"]["name"] == "FedLBFGS"
+    assert run.config["algorithm"]["name"] == "FedLBFGSCV"
     again = config.of_run(tmp_path / "run")
-    assert again.train()["algorithm"] == algorithms.FedLBFGS()
+    assert again.train()["algorithm"] == algorithms.FedLBFGSCV(parties=float(len(fed)))
 
 
 def test_a_party_computes_with_the_objective_of_the_contract() -> None:
@@ -505,12 +523,11 @@ def test_real_parties_without_an_algorithm_derive_one_contract(model: str) -> No
     theirs = Contract.read(contract.text).plan()
     assert Contract.of(theirs, LAYOUT, "server", [4]).digest == contract.digest
     assert Contract.of(deployed_plan(model=model), LAYOUT, "server", [4]).digest == contract.digest
-    preset = table_defaults.LINEAR if model == "logistic" else table_defaults.NETWORK
+    cross_validated = {"algorithm": algorithms.FedLBFGSCV(parties=3.0)}
+    preset = table_defaults.LINEAR | cross_validated if model == "logistic" else table_defaults.NETWORK
     for name, value in preset.items():
         assert getattr(p, name) == getattr(theirs, name) == value
-    assert (
-        p.l2 == theirs.l2 == (None if model == "logistic" else 0.003)
-    )  # None: λ follows from each party's rows
+    assert p.l2 == theirs.l2 == (0.0 if model == "logistic" else 0.003)
     other = Contract.of(deployed_plan(model=model, rounds=7), LAYOUT, "server", [4])
     assert any(line.startswith("train.rounds") for line in contract.differences(other))
 
@@ -531,8 +548,7 @@ def test_balanced_weights_of_real_parties_follow_from_the_preparation() -> None:
     )
     simulated = make_plan(fed, model="logistic", class_weight="balanced")
     assert balance_classes(theirs, fitted).class_weight == simulated.class_weight
-    l2 = table_defaults.L2_ROWS / sum(map(len, tables.values()))
-    assert replace(balance_classes(theirs, fitted), l2=l2).objective == simulated.objective
+    assert balance_classes(theirs, fitted).objective == simulated.objective
     assert program_of(deployed_plan(), LAYOUT).counts_labels is False  # type: ignore[union-attr]
 
 

@@ -482,7 +482,10 @@ def test_a_party_that_held_nothing_back_has_no_accuracy(runtime: str) -> None:
             {"precision": "float16"},
             r"train: precision is 'float16'; it must be one of 'float32', 'tf32', 'bf16'\.",
         ),
-        ({"engine": "fast"}, r"train: engine is 'fast'; it must be one of 'auto', 'stack', 'each'\."),
+        (
+            {"engine": "fast"},
+            r"train: engine is 'fast'; it must be one of 'auto', 'stack', 'each', 'compile'\.",
+        ),
         ({"engine": []}, r"train: engine is \[\]; it must be one of"),
         (
             {"runtime": "mpi"},

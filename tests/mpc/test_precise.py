@@ -53,6 +53,20 @@ def test_softmax_and_reciprocal():
     assert float(((got - 1 / rounded).abs() / (2.0**-29 + 2.0**-22 / rounded)).max()) < 1
 
 
+def test_logarithms():
+    x = torch.exp2(torch.linspace(-6, 21.9, 1000).double())
+    got = value(precise.logarithm, words(x, precise.MEAN)).double() / 2.0**precise.MEAN
+    error = got - (words(x, precise.MEAN).double() / 2.0**precise.MEAN).log()
+    assert float(error.abs().max()) < 2.0**-20
+    assert abs(float(error.mean())) < 2.0**-23
+    x = torch.linspace(-25, 25, 1000).double()
+    got = value(precise.softplus, words(x, precise.ARG)).double() / 2.0**precise.MEAN
+    assert float((got - torch.nn.functional.softplus(x)).abs().max()) < 2.0**-20
+    x = torch.randn(500, 5, generator=torch.Generator().manual_seed(0)).double() * 4
+    got = value(precise.log_sum, words(x, precise.ARG)).double() / 2.0**precise.MEAN
+    assert float((got - x.logsumexp(-1)).abs().max()) < 2.0**-20
+
+
 @pytest.mark.parametrize("owner", [0, 2])
 def test_rows_are_permuted_by_an_order_that_one_party_knows(owner):
     x = torch.arange(60).reshape(20, 3) * 1000
@@ -68,14 +82,15 @@ def test_times_are_encoded_with_ties_and_censored_rows_last():
     """Times 5 (a death), 3 (two deaths, one censored), 1 (censored), worked by hand."""
     time = torch.tensor([5.0, 3, 3, 1, 3], dtype=torch.float64)
     event = torch.tensor([1.0, 1, 0, 0, 1], dtype=torch.float64)
-    rows, order, ties = hazards.encode_times(time, event, efron=True)
+    one = torch.ones_like(time)
+    rows, order, ties, _ = hazards.encode_times(time, event, True, one)
     assert ties == 1  # two deaths at one time: one bit
     assert order.tolist() == [3, 1, 4, 2, 0]
     assert rows[1].tolist() == [0, 1, 1, 0, 1]
     assert (rows[2].double() / 2.0**20).tolist() == [0, 0, 0.5, 0, 0]  # l/d
     assert rows[3].tolist() == [0, 0, 1, 0, 0]  # l
     assert rows[4].tolist() == [0, 1, 0, 0, 0]  # d − 1 − l
-    rows, _, ties = hazards.encode_times(time, event, efron=False)
+    rows, _, ties, _ = hazards.encode_times(time, event, False, one)
     assert ties == hazards.BRESLOW
     assert rows[1].tolist() == [0, 2, 0, 0, 1]  # deaths, at the first row of each time
 

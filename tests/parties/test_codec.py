@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tacit.errors import BadFrame, ProtocolError
+from tacit.parties import codec
 from tacit.parties.codec import MAGIC, decode, encode, encode_parts, kind_of
 from tacit.parties.forms import DTYPES, MAX_TENSORS
 from tacit.parties.message import Message
@@ -149,6 +150,24 @@ def test_a_damaged_frame_raises_nothing_but_bad_frame(message, data):
     except BadFrame:
         return
     assert decode(encode(got)) == got  # what is accepted is a message like any other
+
+
+@given(everything, st.data())
+@settings(max_examples=80, deadline=None)
+def test_short_heads_are_read_as_long_ones_are(message, data):
+    """A short head is read in one call. Both ways accept the same frames and read the same from them."""
+    sent = bytearray(encode(message))
+    for _ in range(data.draw(st.integers(0, 2))):
+        sent[data.draw(st.integers(0, len(sent) - 1))] = data.draw(st.integers(0, 255))
+    found = []
+    for limit in (1 << 20, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(codec, "_SHORT_HEAD", limit)
+            try:
+                found.append(decode(sent))
+            except BadFrame as error:
+                found.append(str(error))
+    assert found[0] == found[1]
 
 
 def test_a_cut_or_lengthened_frame_is_always_refused():

@@ -196,6 +196,23 @@ def test_each_scope_receives_its_own_messages_in_order_whatever_is_read_first(se
     assert run(server, p0=sender) == {path: [n for p, n in sent if p == path] for path in order}
 
 
+def test_a_message_sent_alone_is_in_a_scope_that_keeps_nothing():
+    async def sender(me):
+        await me.scope("outer").send_alone("round 1", "server", PartyNumber(7))
+        await me.recv("server", PartyNumber)
+        return list(me.mailbox._queues)
+
+    async def server(me):
+        here = me.scope("outer").scope("round 1")
+        found = (await here.recv("p0", PartyNumber)).n
+        await here.send("p0", PartyNumber(0))  # too late: nobody reads it
+        await me.send("p0", PartyNumber(1))
+        return found
+
+    results = InProcess().run_sync({"p0": sender, "server": server})
+    assert results == {"p0": [], "server": 7}
+
+
 def test_a_scopes_tag_may_not_imitate_a_nested_one():
     me = lone_party()
     for tag in ("a/b", "", "/"):

@@ -14,6 +14,8 @@ from tacit.crypto import exact, ring
 from tacit.crypto.agree import public_of
 from tacit.errors import PartyFailed, ProtocolError, QueryRefused, SumAborted
 from tacit.protocols import sum_of_all, sum_program
+from tacit.protocols.joining import Admission, Ready, Work
+from tacit.protocols.step_vectors import StepVectors, shorten
 from tacit.protocols.sum_program import KeptAnswers, SumRules, SumsOver, SumStep, ideal
 from tacit.protocols.summing import AdvertisedKeys, MaskedVector, RoundKeys
 from tacit.runtimes.inprocess import InProcess
@@ -345,3 +347,135 @@ def test_without_a_declared_threshold_a_party_that_left_ends_the_program():
     with pytest.raises(PartyFailed, match="2 of 3 parties answered and 3 are needed") as failure:
         InProcess().run_sync({**parties(rules=rules), "b": leaves, "server": server})
     assert isinstance(failure.value.__cause__, SumAborted | ProtocolError)
+
+
+@pytest.mark.parametrize("connected", [False, True])
+def test_a_try_without_a_disconnected_party_is_not_counted(connected):
+    """It is awaited for the admission's patience; a connected party that does not answer is not."""
+    rules, absent, aborted = SumRules("contract", tuple(TABLES), within=1.0, tries=1), {}, []
+
+    async def returns(me):
+        await me.recv("server", SumStep)  # it does not answer
+        absent.update({} if connected else {"b": 0.5})
+        return await sum_program.client(me, PROGRAM, TABLES["b"], rules)
+
+    def comes_back(step, why):
+        aborted.append(step)
+        absent.clear()
+
+    async def server(me):
+        admission = Admission(
+            me,
+            list(TABLES),
+            "1",
+            lambda name: Work("contract", "run"),
+            lambda name, ready: None,
+            lambda text: None,
+            everyone=True,
+            absence=lambda name: absent.get(name, 0.0),
+            patience=10.0,
+        )
+        admission.ready = dict.fromkeys(TABLES, Ready(1, 0, [], 0, 0, ""))
+        return await sum_program.server(me, PROGRAM, rules, admission=admission, aborted=comes_back)
+
+    programs = {**parties(rules=rules), "b": returns, "server": server}
+    if connected:
+        with pytest.raises(PartyFailed, match="2 of 3 parties answered and 3 are needed"):
+            InProcess().run_sync(programs)
+    else:
+        assert InProcess().run_sync(programs)["server"] == ideal(PROGRAM, TABLES)
+    assert aborted == [0]
+
+
+def test_what_a_step_continues_is_restored_and_digested_as_a_whole():
+    """A step that sends what was added means the same as one that sends everything."""
+    first = {"trees": torch.arange(300, dtype=torch.uint8), "ask": torch.tensor([1, 2], dtype=torch.int32)}
+    second = {
+        "trees": torch.cat([first["trees"], torch.arange(9, dtype=torch.uint8)]),
+        "ask": torch.tensor([3], dtype=torch.int32),
+    }
+    coordinator, party = StepVectors(), StepVectors()
+    for step, whole in enumerate((first, second, second)):
+        sent, kept = shorten(coordinator.vectors, whole)
+        coordinator.vectors = whole
+        restored = party.restore(sent, kept)
+        assert {k: v.tolist() for k, v in restored.items()} == {k: v.tolist() for k, v in whole.items()}
+        digest = sum_program.digest_of_step(step, whole)
+        assert party.digest(step, restored) == coordinator.digest(step, whole) == digest
+        if step:
+            assert kept == {"trees": 300 + 9 * (step - 1)}
+            assert sent["ask"].tolist() == [3]
+    assert "trees" not in sent  # the last step repeats it
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.bool, torch.int64, torch.float32, torch.float64, torch.bfloat16]
+)
+def test_long_vectors_are_continued_in_one_thread(dtype, monkeypatch):
+    """torch joins and compares more than 32,768 numbers in threads, which took half of a run on a busy machine.
+
+    They would start without a sign here, so that torch joins or compares them at all is an error.
+    """
+    whole = torch.arange(80_000).remainder(2).to(dtype)
+    joined = whole[:70_000], whole[70_000:]
+    for name in ("cat", "equal"):
+        monkeypatch.setattr(torch, name, lambda *_: pytest.fail("torch would start threads"))
+    coordinator, party = StepVectors(), StepVectors()
+    coordinator.vectors, party.vectors = {"x": joined[0]}, {"x": joined[0]}
+    sent, kept = shorten(coordinator.vectors, {"x": whole})
+    assert kept == {"x": 70_000}
+    assert len(sent["x"]) == len(joined[1])
+    restored = party.restore(sent, kept)["x"]
+    assert restored.dtype == dtype
+    assert restored.tolist() == whole.tolist()
+    other = whole.clone()
+    other[69_999] = 1 - other[69_999].int()
+    assert shorten(coordinator.vectors, {"x": other})[1] == {}
+
+
+@pytest.mark.parametrize(
+    ("kept", "sent"),
+    [
+        ({"other": 0}, {}),
+        ({"trees": 5}, {}),
+        ({"trees": -1}, {}),
+        ({"trees": 4}, {"trees": torch.zeros(2, dtype=torch.int32)}),
+        ({"trees": 4}, {"trees": torch.zeros(2, 2, dtype=torch.uint8)}),
+        ({"square": 2}, {}),
+    ],
+)
+def test_a_step_that_continues_what_was_not_sent_is_refused(kept, sent):
+    last = StepVectors()
+    last.restore({"trees": torch.zeros(4, dtype=torch.uint8), "square": torch.zeros(2, 2)}, {})
+    with pytest.raises(ProtocolError, match="a step continues"):
+        last.restore(sent, kept)
+
+
+def test_different_additions_have_different_digests():
+    """A coordinator that continues the vectors of two parties differently gets noise: masks differ."""
+    found = set()
+    for added in ([1], [2], [1, 0]):
+        last = StepVectors()
+        last.digest(0, last.restore({"trees": torch.zeros(300, dtype=torch.uint8)}, {}))
+        added_tensor = torch.tensor(added, dtype=torch.uint8)
+        found.add(last.digest(1, last.restore({"trees": added_tensor}, {"trees": 300})))
+    last = StepVectors()
+    last.restore({"trees": torch.ones(300, dtype=torch.uint8)}, {})
+    found.add(last.digest(1, last.restore({"trees": torch.tensor([1], dtype=torch.uint8)}, {"trees": 300})))
+    assert len(found) == 4
+
+
+def test_answers_in_memory_are_dropped_and_never_computed_again(monkeypatch):
+    """An answer that was dropped is refused: a second one could differ."""
+    monkeypatch.setattr(sum_program, "KEPT_BYTES", 100)
+    answers, vector = KeptAnswers(), np.arange(5)  # 40 bytes
+    for step in range(4):
+        answers.keep(step, bytes([step]), vector + step)
+    assert [answers.find(step)[1].tolist() for step in (2, 3)] == [
+        (vector + 2).tolist(),
+        (vector + 3).tolist(),
+    ]
+    for step in (0, 1):
+        with pytest.raises(ProtocolError, match="no longer kept"):
+            answers.find(step)
+    assert answers.find(4) is None

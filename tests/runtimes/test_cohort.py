@@ -19,6 +19,7 @@ import tacit
 from tacit import algorithms, data, models
 from tacit.algorithms.plan import identify, plan
 from tacit.engine.stacking import can_share_stack, group_by_size
+from tacit.engine.task import Task
 from tacit.jobs.train.plan import Plan, make_plan, make_task
 from tacit.runtimes.client_states import ClientStates
 from tacit.runtimes.cohort import Cohort
@@ -562,6 +563,23 @@ def test_a_model_that_branches_on_values_falls_back_to_the_loop() -> None:
     (note,) = notes(tacit.train(federation(), model=Deciding, rounds=1, engine="stack"))
     assert note.startswith("this model cannot be stacked, so clients run one by one: ")
     assert ".item()" in note
+
+
+def test_compiled_steps_need_a_gpu_and_without_one_the_run_says_so() -> None:
+    asked, usual = (tacit.train(federation(), rounds=2, engine=engine) for engine in ("compile", "auto"))
+    assert notes(asked) == ["the model was not compiled: compiled steps need a GPU (device='cuda')"]
+    assert torch.equal(vector(asked), vector(usual))
+
+
+def test_the_steps_of_a_private_task_are_never_recorded() -> None:
+    """A replay would repeat the noise."""
+    rows = torch.randn(6, 4), torch.zeros(6, dtype=torch.int64)
+
+    class Private(Task):
+        pass
+
+    with pytest.raises(TypeError, match="must not be recorded"):
+        Private(nn.Linear(4, 2), *rows).for_recording()
 
 
 @pytest.mark.filterwarnings("ignore:old")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tacit.algorithms.types import Batch, Batches
 from tacit.runtimes import fold
-from tacit.runtimes.fold import FoldEngine, Stacked, _flatten, _rebuild, _round_up
+from tacit.runtimes.fold import FoldEngine, Recorded, Stacked, _flatten, _rebuild, _round_up
 
 
 class Pair(NamedTuple):
@@ -237,6 +237,60 @@ def test_recordings_are_shared_by_chunks_and_plans_of_one_size_and_made_at_the_s
     run([1, 1], engine)
     run([1, 1], engine)
     assert len(Played.made) == 5  # one step is not worth a recording
+
+
+class Stream:
+    """A stream without a card: it does what it is asked at once."""
+
+    def wait_stream(self, other: Any) -> None:
+        assert isinstance(other, Stream)
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> list[Stream]:
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
+    return [Stream(), Stream()]
+
+
+def test_ragged_clients_on_streams_fold_as_each_client_alone(streams: Any) -> None:
+    lengths = [5, 5, 3, 1]
+    index, live, key, size = plans(lengths, 3, 0)
+    engine = FoldEngine()
+    engine.lengths, engine.streams = lengths, streams
+
+    def one(index: Tensor, live: Tensor, key: Tensor, size: Tensor, by: Tensor) -> Any:
+        batches = Stacked(index, live, key, size)
+        batches.engine = engine
+        return batches.fold(Stepper(3.0).step, _start(), {"by": by}, "constant")
+
+    shift = torch.linspace(0, 1, 4).double()
+    got = torch.vmap(one)(index, live, key, size, shift)
+    for s, t in enumerate(lengths):
+        alone = Batches(index[s, :t], live[s, :t], key[s, :t], size[s])
+        want = alone.fold(Stepper(3.0).step, _start(), {"by": shift[s]}, "constant")
+        assert torch.allclose(got.a[s], want.a)
+        assert got.b["count"][s] == t
+
+
+def test_a_client_alone_is_recorded_without_the_padding_of_its_batches(streams: Any) -> None:
+    """Its batches have 3, 3, 1, 3 and 2 live rows."""
+    counts, widths = [3, 3, 1, 3, 2], []
+    index, _, key, size = plans([5], 3, 0)
+    live = (torch.arange(3) < torch.tensor(counts)[:, None]).double()
+
+    def step(carry: Tensor, batch: Batch) -> Tensor:
+        widths.append(len(batch.index))
+        return carry * 2 + (batch.index * batch.live).sum()
+
+    want = Batches(index[0], live, key[0], size[0]).fold(step, torch.zeros(()).double())
+    for told, seen in ((counts, counts), ([], [3] * 5)):
+        widths.clear()
+        batches = Recorded(index[0], live, key[0], size[0])
+        batches.engine, batches.counts = FoldEngine(), told
+        batches.engine.streams = streams[:1]
+        assert torch.equal(batches.fold(step, torch.zeros(()).double()), want)
+        assert widths == seen
 
 
 def test_nothing_is_collected_while_a_graph_is_recorded_and_afterwards_it_is_as_before() -> None:

@@ -71,7 +71,7 @@ class Attacker:
     def __init__(self, me: Party, kit: Kit, job: Path):
         self.me, self.kit, self.door = me, kit, me.scope(joining.SCOPE)
         layout, told = deployed.read(job)
-        self.fed = deployed.federation(kit, layout)
+        self.fed, layout = deployed.federation(kit, layout, told), deployed.layout_of(layout, told)
         self.plan = make_plan(self.fed, **told, runtime=Deployed(kit, layout))
         self.contract = Contract.of(self.plan, layout, kit.server, list(self.fed.rows.x.shape[1:]))
         self.task = make_task(self.plan)

@@ -35,7 +35,7 @@ def first_step(program: BoostProgram, table: pd.DataFrame) -> tuple[int, dict]:
     """Run the steps before the first tree; return the number of the first tree step and what it sends."""
     steps = program.coordinate()
     step, down = 0, next(steps)
-    while "ask" not in down:
+    while "growing" not in down:
         down = steps.send(program.local(step, table, down))
         step += 1
     return step, dict(down)
@@ -133,12 +133,16 @@ def attack(name: str, program: BoostProgram, table: pd.DataFrame) -> dict:
             return with_agreed(weights=[0.0, 1.0])
         case "no bins":
             return {**down, "agreed": torch.zeros(0, dtype=torch.uint8)}
+        case "more nodes than are sent":
+            return {**down, "growing": torch.tensor([0, 0, 0, 0, 255, 255, 255, 255], dtype=torch.uint8)}
+        case "no round":
+            return {**down, "growing": torch.zeros(7, dtype=torch.uint8)}
         case "half a tree":
             return {**down, "growing": down["growing"][:-1]}
         case "no trees":
             return {k: v for k, v in down.items() if k != "trees"}
         case "nodes as numbers with a point":
-            return {**down, "ask": down["ask"].double()}
+            return {**down, "growing": down["growing"].double()}
     raise AssertionError(name)
 
 
@@ -155,6 +159,8 @@ ATTACKS = [
     "an infinite unit",
     "a weight for one class",
     "no bins",
+    "more nodes than are sent",
+    "no round",
     "half a tree",
     "no trees",
     "nodes as numbers with a point",
@@ -175,7 +181,7 @@ def answering(program: BoostProgram, table: pd.DataFrame) -> tuple[KeptAnswers, 
     """A party that has answered every step up to the first tree."""
     answers, steps = KeptAnswers(), program.coordinate()
     step, down = 0, dict(next(steps))
-    while "ask" not in down:
+    while "growing" not in down:
         _, vector = _answer("p", program, table, answers, SumStep(step, SESSION, SESSION, down))
         step, down = step + 1, dict(steps.send(vector))
     _answer("p", program, table, answers, SumStep(step, SESSION, SESSION, down))

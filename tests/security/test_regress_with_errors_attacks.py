@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import tacit
-from tacit.errors import BadData, BadParameter, PartyFailed, QueryRefused
+from tacit.errors import BadData, BadParameter, PartyFailed, ProtocolError, QueryRefused
 from tacit.jobs.vertical import regress_policy
 from tacit.jobs.vertical.join_deployed import JoinPolicy, admit_thresholds, check_policy
 from tacit.mpc import glm, joined
-from tacit.mpc.glm_terms import GlmTerms, LabelFacts
+from tacit.mpc.glm_terms import GlmTerms, LabelFacts, check_facts, check_widths
 from tacit.mpc.joined import JoinQuery, JoinTerms
 from tacit.mpc.shuffle import PermutedOrder
 from tacit.parties import decode
@@ -97,6 +97,18 @@ TIMES = torch.stack([torch.arange(60) % 25 + 1.0, torch.arange(60) % 2], 1)
         ),
         ("gaussian", "guest", only(LabelFacts, lambda m: LabelFacts(1, 60, -1)), "60 classes"),
         ("cox", "guest", only(LabelFacts, lambda m: LabelFacts(0, 2, 40)), "40 doublings"),
+        (
+            "gaussian",
+            "guest",
+            only(LabelFacts, lambda m: LabelFacts(m.scale, 2, -1, 3)),
+            "which no label of a",
+        ),
+        (
+            "gaussian",
+            "guest",
+            only(LabelFacts, lambda m: LabelFacts(m.scale, 2, -1, 0, 60)),  # effective rows without weights
+            "which no label of a",
+        ),
         (
             "cox",
             "guest",
@@ -303,3 +315,17 @@ def test_a_policy_counts_models_and_small_differences(tmp_path):
         regress_policy.check_settings(mine, {"family": "cox", "publish": False})
     with pytest.raises(QueryRefused, match="publishes all parties' estimates"):
         regress_policy.check_settings(mine, {"family": "gaussian", "publish": True})
+
+
+def test_announced_effective_rows_are_possible_ones_and_held_against_the_policy():
+    """No weight is above 8 times the mean, so that 400 rows are worth 50 to 400; a policy may require 100."""
+    terms = GlmTerms(("host", "guest"), "guest", "helper", 400, weights=True)
+    for worth in (0, 49, 401):
+        with pytest.raises(ProtocolError, match="which no label of a"):
+            check_facts(terms, LabelFacts(0, 2, -1, 0, worth))
+    facts = check_facts(terms, LabelFacts(0, 2, -1, 0, 60))
+    check_widths(terms, facts, {"host": 2, "guest": 2}, 1, 60)
+    with pytest.raises(QueryRefused, match=r"400 rows worth 60, and the policy of this party requires 100"):
+        check_widths(terms, facts, {"host": 2, "guest": 2}, 1, 100)
+    with pytest.raises(QueryRefused, match="7 coefficients and 60 effective rows"):
+        check_widths(terms, facts, {"host": 3, "guest": 3}, 1)

@@ -114,7 +114,8 @@ def test_1_a_party_that_hides_its_updates_is_not_asked_for_them_in_the_clear(tmp
             r"counts by subgroup \(age: 30, 31\); without an agreed job none are sent",
         ),
         (
-            {"model": {"name": "mlp", "hidden": [30000, 30000]}},
+            # λ of a network is stated; that of a linear model follows from each party's rows
+            {"model": {"name": "mlp", "hidden": [30000, 30000]}, "train__l2": 0.003},
             "parameters; without an agreed job at most 50,000,000",
         ),
         (

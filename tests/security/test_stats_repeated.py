@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -226,6 +227,64 @@ def test_a_coordinator_that_lies_about_a_sum_is_found_out(monkeypatch):
         ask(program, program)
 
 
+# --- what is not covered ------------------------------------------------------------------------------------
+
+
+def test_known_limit_a_coordinator_that_runs_a_party_can_state_another_sum():
+    """It has the key, so its tags fit any sum. It could as well add numbers of its choice as a party. What the
+    next step singles out is bounded by the party's own rules only (test_stats_lies.py, effective_rows).
+    """
+    key, names = bytes(32), list("abc")
+    vectors = {name: np.arange(4) + 10 * k for k, name in enumerate(names)}
+    total = np.sum([np.concatenate([v, make_tags(key, 3, names, n, v)]) for n, v in vectors.items()], axis=0)
+    # as party a with the key it adds a thousand to its own vector, tags included, after it has seen the sum
+    other = vectors["a"] + 1000
+    forged = total + np.concatenate([other - vectors["a"], make_tags(key, 3, names, "a", other) - make_tags(
+        key, 3, names, "a", vectors["a"])])  # fmt: skip
+    assert are_right(key, 3, names, forged, 10**6)
+    stranger = total + np.concatenate([other - vectors["a"], np.zeros(TAGS, np.int64)])
+    assert not are_right(key, 3, names, stranger, 10**6)
+    from tacit.errors import QueryRefused
+    from tacit.stats.disclosure import check_concentration, require_effective_rows
+
+    weights = np.full(60, 1e-9)
+    weights[7] = 1.0  # coefficients under which one person has all the weight
+    with require_effective_rows(2.0), pytest.raises(QueryRefused, match="single rows out"):
+        check_concentration(weights)
+
+
+def test_known_limit_with_a_threshold_below_1_steps_are_not_checked_and_a_policy_may_refuse_that(tmp_path):
+    from tacit.errors import QueryRefused
+    from tacit.jobs.stats.policy import StatsPolicy, admit
+
+    program = GlmProgram("sick ~ age + sex")
+    open_steps = SumContract.of(program, list(PARTIES), threshold=0.7)
+    assert not open_steps.tables["checked"]
+    answers = AnswerFile(tmp_path, "a", open_steps.digest)
+    with pytest.raises(QueryRefused, match="could choose the steps of this query"):
+        admit(StatsPolicy(only_checked=True), open_steps, program, PARTIES["a"], answers, tmp_path)
+    checked = SumContract.of(program, list(PARTIES))
+    answers = AnswerFile(tmp_path, "a", checked.digest)
+    admit(StatsPolicy(only_checked=True), checked, program, PARTIES["a"], answers, tmp_path)
+
+
+def test_parties_that_may_leave_do_not_count_among_the_fewest_of_a_sum(tmp_path):
+    """A coordinator that drops one of three parties would open the sum of the other two."""
+    from tacit.errors import QueryRefused
+    from tacit.jobs.stats.policy import StatsPolicy, admit
+
+    program = GlmProgram("sick ~ age + sex")
+    for threshold, may_open_two in ((0.6, True), (0.7, False), (1.0, False)):
+        contract = SumContract.of(program, list(PARTIES), threshold=threshold)
+        answers = AnswerFile(tmp_path, "a", contract.digest)
+        if may_open_two:
+            with pytest.raises(QueryRefused, match=r"a sum over 2 parties of 3 \(threshold = 0.6\)"):
+                admit(StatsPolicy(), contract, program, PARTIES["a"], answers, tmp_path)
+            admit(StatsPolicy(min_parties=2), contract, program, PARTIES["a"], answers, tmp_path)
+        else:
+            admit(StatsPolicy(), contract, program, PARTIES["a"], answers, tmp_path)
+
+
 # --- honest coordinators ------------------------------------------------------------------------------------
 
 
@@ -252,6 +311,33 @@ def test_a_restarted_party_checks_with_the_sums_on_its_disk(tmp_path):
             vectors.append(checkers[u].tag(step, vector))
         total = np.sum(vectors, axis=0)
         down = {**steps.send(total[:-TAGS].copy()), OPENED: torch.from_numpy(total)}
+
+
+def test_what_a_coordinator_chooses_within_rounding_has_no_effect(tmp_path):
+    """With a badly scaled column, rounding of one coefficient exceeds another coefficient."""
+    program = _Scaled()
+    answers = AnswerFile(tmp_path, "a", "contract")
+    checker = Checker("a", program, ["a"], answers)
+    chosen = {"point": torch.tensor([1e9, 50.0]).double()}  # 1e9 and 0 follow: 50 is within rounding of 1e9
+    assert find_difference(program.follows, chosen) is None
+    step = SumStep(0, bytes(8), bytes(8), chosen)
+    assert sum_program._answer("a", program, None, answers, step, checker)[1].tolist() == [10**9, 0]
+
+
+class _Scaled:
+    """A program whose only step asks for the rounded point."""
+
+    max_steps, bound = 1, 2**40
+    follows: ClassVar = {"point": torch.tensor([1e9, 0.0]).double()}
+
+    def length(self, step, down):
+        return 2
+
+    def local(self, step, table, down):
+        return down["point"].round().long().numpy()
+
+    def coordinate(self):
+        yield self.follows
 
 
 def test_rounding_of_another_machine_is_no_difference():

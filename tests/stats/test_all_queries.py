@@ -124,6 +124,9 @@ NOISY = {
     "nelson-aalen": f"{LIFE}\ngrid = [10, 20, 30]",
     "aalen-johansen": 'time = "week"\nevent = "end"\ncause = 2\ncauses = [1, 2]\ngrid = [10, 20, 30]',
     "logrank": f'{LIFE}\nby = "arm"\nlevels = {{ arm = ["a", "b"] }}\ngrid = [10, 20, 30]',
+    "mixed": 'formula = "sick ~ x"\nbounds = { x = [-4, 4] }',
+    "meta": 'formula = "sick ~ x"\nbounds = { x = [-4, 4] }\nopen_sites = true',
+    "cox": f'{LIFE}\nformula = "x + age"\nbounds = {{ x = [-4, 4], age = [20, 100] }}\ngrid = [10, 20, 30]',
 }
 
 
@@ -138,7 +141,7 @@ def test_a_job_file_may_have_an_epsilon(word, tmp_path):
     ("word", "text", "match"),
     [
         ("meta", 'formula = "sick ~ x"', "open_sites is False"),
-        ("gee", 'formula = "sick ~ x"\nepsilon = 1.0', "epsilon is 1.0; it must be None"),
+        ("gee", 'formula = "sick ~ x"\nepsilon = 1.0', "epsilon is 1.0; it must be None: its robust errors"),
         ("gee", "", "formula must be given"),
         ("mixed", 'formula = "sick ~ x"\nfamily = "gamma"', "family is 'gamma'"),
         ("ttest", 'column = "age"\nby = "arm"', "the levels of 'arm' are not declared"),

@@ -77,7 +77,7 @@ CASES = {
     "fair, levels and interactions": (fair, "any ~ age + C(religious) + job + age:yrs_married", F.Binomial(), {}),
     "longley, nearly collinear": (lambda: sm_data("longley"), "TOTEMP ~ GNPDEFL + GNP + UNEMP + ARMED + POP + YEAR", F.Gaussian(), {}),
     "cpunish": (lambda: sm_data("cpunish"), "EXECUTIONS ~ np.log(INCOME) + PERBLACK + SOUTH", F.Poisson(), {}),
-    "committee": (lambda: sm_data("committee"), "BILLS104 ~ SIZE + SUBS + PRESTIGE", F.NegativeBinomial(alpha=0.5), {"alpha": 0.5}),
+    "committee": (lambda: sm_data("committee"), "BILLS104 ~ SIZE + SUBS + PRESTIGE", F.NegativeBinomial(alpha=0.5), {"alpha": 0.5, "min_count": 1}),
     "grunfeld, weights": (lambda: sm_data("grunfeld"), "invest ~ value + capital + firm", F.Gaussian(), {"weights": "year"}),
     "ccard, no intercept": (lambda: sm_data("ccard"), "AVGEXP ~ 0 + AGE + INCOME + OWNRENT", F.Gaussian(), {}),
 }  # fmt: skip
@@ -328,7 +328,8 @@ def test_bad_options_say_what_is_allowed():
 def test_messages_give_the_bits_of_the_simulation():
     fed = split(fair().iloc[:200], 3)
     runs = [
-        tacit.stats.glm(fed, "any ~ age + job + C(site)", runtime=r, l2=0.01) for r in ("cohort", "inprocess")
+        tacit.stats.glm(fed, "any ~ age + job + C(site)", runtime=r, l2=0.01, min_count=2)
+        for r in ("cohort", "inprocess")
     ]
     assert runs[0].summary().equals(runs[1].summary())
     assert "C(site)" in " ".join(runs[1].ledger.stamps)

@@ -42,6 +42,19 @@ def test_job_files_give_the_results_of_the_functions(fed):
     assert run_here("cox", "cox.toml").summary().equals(cox.summary())
 
 
+def test_the_site_is_the_partys_name_in_job_files_too(fed):
+    glm = tacit.stats.glm(fed, "arrest ~ age + C(site)")
+    changes = ['stats.formula="arrest ~ age + C(site)"', "stats.levels={}"]
+    assert run_here("glm", "glm.toml", changes=changes).summary().equals(glm.summary())
+    km = tacit.stats.kaplan_meier(fed, time="week", event="arrest", by="site", grid=[10, 20, 30, 40, 52])
+    assert run_here("km", "km.toml", changes=['stats.by="site"']).table.equals(km.table)
+    cox = tacit.stats.cox(fed, "age + C(mar)", time="week", event="arrest", strata=["site", "fin"])
+    changes = ['stats.formula="age + C(mar)"', 'stats.strata=["site", "fin"]']
+    assert run_here("cox", "cox.toml", changes=changes).summary().equals(cox.summary())
+    noisy = ['stats.by="site"', "stats.epsilon=5.0"]
+    assert set(run_here("km", "km.toml", changes=noisy).table["group"]) == set(fed)
+
+
 def test_the_command_answers_in_json_and_writes_a_report(fed, tmp_path, capsys):
     found = answer(capsys, "stats", "cox", "cox.toml", "--out", "cox.html")
     terms = [row["term"] for row in found["coefficients"]]

@@ -136,15 +136,3 @@ def test_private_survival_runs_between_parties_and_is_charged():
         tacit.stats.logrank(fed, by="sex", strata="age", **call)
     with pytest.raises(BadParameter, match="entry"):
         tacit.stats.nelson_aalen(fed, entry="age", **call)
-
-
-def test_a_cox_model_has_no_epsilon_and_says_why():
-    with pytest.raises(BadParameter, match="one row is in all risk sets before its own"):
-        tacit.stats.cox(rows(60), "age", time="time", event="event", epsilon=1.0)
-
-
-@pytest.mark.parametrize("kind", ["gee", "mixed", "meta"])
-def test_models_of_sites_have_no_epsilon_and_say_why(kind):
-    options = {"open_sites": True} if kind == "meta" else {}
-    with pytest.raises(BadParameter, match=r"epsilon is 1.0; it must be None: .*tacit.stats.glm"):
-        getattr(tacit.stats, kind)(rows(60), "y ~ age", epsilon=1.0, **options)

@@ -131,3 +131,23 @@ def test_a_negative_correlation_stops_at_its_bound_and_is_said():
     assert found.extras["correlation"] == -0.5 / 240
     assert "negative" in found.notes[-1]
     assert np.isfinite(found.summary().to_numpy()).all()
+
+
+def test_gee_with_few_large_sites_takes_many_rounds_and_equals_statsmodels():
+    """Fair's survey by religiosity: four sites of 1,500 rows, where the correlation moves slowly (98 rounds)."""
+    data = quiet(lambda: sm.datasets.fair.load_pandas().data)
+    data = data.assign(any=(data["affairs"] > 0).astype(int)).drop(data.index[::53]).reset_index(drop=True)
+    fed = {f"r{int(k)}": part.reset_index(drop=True) for k, part in data.groupby("religious")}
+    mine = tacit.stats.gee(fed, "any ~ age + rate_marriage")
+    model = smf.gee(
+        "any ~ age + rate_marriage",
+        "religious",
+        data,
+        family=sm.families.Binomial(),
+        cov_struct=sm.cov_struct.Exchangeable(),
+    )
+    theirs = quiet(model.fit, maxiter=300, ctol=1e-10)
+    table = mine.summary()
+    np.testing.assert_allclose(table["coef"], theirs.params, atol=1e-6)
+    np.testing.assert_allclose(table["se"], theirs.bse, atol=1e-6)
+    assert mine.rounds > 40

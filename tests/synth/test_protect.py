@@ -103,13 +103,34 @@ def test_an_order_survives_the_cut():
     assert (sample["a"] <= sample["b"]).all()
 
 
-def test_numbers_are_cut_off_at_the_tenth_smallest_and_largest():
+def test_numbers_are_cut_off_behind_the_tenth_smallest_and_largest():
+    """The 10th and 11th smallest are 18 and 20, the 10th and 11th largest 180 and 178."""
     x = np.arange(100.0)[:, None]
     table = synth.Table.infer(pd.DataFrame({"x": x[:, 0] * 2}), x="integer")
     y, narrowed, protection = protect(x * 2, table, 10, np.random.default_rng(0))
-    assert (y.min(), y.max()) == (18.0, 180.0)
-    assert (narrowed.columns[0].low, narrowed.columns[0].high) == (18.0, 180.0)
-    assert protection.replaced == {"x": 18}
+    assert (y.min(), y.max()) == (19.0, 179.0)
+    assert (narrowed.columns[0].low, narrowed.columns[0].high) == (19.0, 179.0)
+    assert protection.replaced == {"x": 20}
+
+
+@pytest.mark.parametrize("name", ["Independent", "Cart", "GaussianCopula"])
+def test_the_ends_of_a_column_are_nobodys_value(name):
+    """The smallest and the largest value of a sample occur often. They must not be the value of one person."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"income": rng.lognormal(10, 0.6, ROWS).round(2), "x": rng.normal(size=ROWS)})
+    sample = getattr(synth, name)(seed=0).fit(frame).sample(500, seed=1)
+    for column in frame:
+        ends = sample[column].min(), sample[column].max()
+        assert (sample[column] == ends[0]).sum() > 1  # cut off
+        assert not frame[column].isin(ends).any()
+
+
+def test_an_end_that_ten_people_share_stays():
+    x = np.r_[np.zeros(12), np.arange(1.0, 89)]
+    table = synth.Table.infer(pd.DataFrame({"x": x}), x="continuous")
+    y, _, _ = protect(x[:, None], table, 10, np.random.default_rng(0))
+    assert y.min() == 0
+    assert (y == 0).sum() == 12
 
 
 @pytest.mark.parametrize(

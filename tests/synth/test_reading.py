@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -237,3 +238,25 @@ def test_loss_by_the_limit_of_suppression():
     assert json.loads(table.to_json())["loss"]
     with pytest.raises(BadParameter, match="left out: `limits` gives it"):
         compare_limits(frame, quasi=["age", "zip"], max_suppressed=0.1)
+
+
+def test_travelers_stored_as_floats_are_recognized_as_people_with_several_rows():
+    """A table of statsmodels: 210 travelers with four rows each, numbered 1.0, 2.0, …"""
+    from statsmodels.datasets import modechoice
+
+    frame = modechoice.load_pandas().data
+    with pytest.warns(synth.IdentifierWarning, match=r"'individual' has 210 different"):
+        synth.Independent().fit(frame)
+    amounts = frame.assign(individual=frame.individual + 0.5)  # no whole numbers, so no numbers of people
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        synth.Independent().fit(amounts)
+
+
+def test_the_ends_of_dates_are_shown_as_dates_and_those_of_times_as_times():
+    days = pd.Series([f"{d:02d}.03.2024" for d in range(1, 31)])
+    times = pd.Series([f"2024-03-{d:02d}T08:15:00" for d in range(1, 31)])
+    frame = pd.DataFrame({"born": days, "seen": times})
+    values = synth.describe(frame, synth.Table.infer(frame))["values"]
+    assert values["born"] == "2024-03-01 to 2024-03-30"
+    assert values["seen"] == "2024-03-01T08:15:00 to 2024-03-30T08:15:00"

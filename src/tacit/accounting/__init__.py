@@ -10,6 +10,7 @@ from .gaussian import (
     laplace_epsilon,
     laplace_scale,
     response_epsilon,
+    stability_threshold,
 )
 from .skellam import skellam_epsilon, skellam_rdp
 
@@ -27,4 +28,5 @@ __all__ = [
     "response_epsilon",
     "skellam_epsilon",
     "skellam_rdp",
+    "stability_threshold",
 ]

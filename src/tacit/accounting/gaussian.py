@@ -34,6 +34,22 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
     return _smallest(lambda multiplier: gaussian_delta(multiplier, epsilon) <= delta, 1e-6)
 
 
+def stability_threshold(variance: float, delta: float) -> int:
+    """The smallest m for which discrete Gaussian noise Z of this variance has P(Z ≥ m) ≤ δ.
+
+    By P(Z ≥ m) ≤ P(N ≥ m − 1) for the continuous Gaussian N and m ≥ 1 (Canonne, Kamath, Steinke 2020,
+    Proposition 25). A value that only one record has is listed with probability at most δ if its noisy count
+    must reach 1 + m.
+    """
+    if not variance > 0:
+        raise bad("stability_threshold", "variance", variance, "a number above 0")
+    if not 0 < delta < 1:
+        raise bad("stability_threshold", "delta", delta, "a probability above 0 and below 1")
+    scale = math.sqrt(2 * variance)
+    exceeds = _smallest(lambda t: math.erfc(t / scale) / 2 <= delta, 0.0) if delta < 0.5 else 0.0
+    return math.ceil(exceeds) + 1
+
+
 def _smallest(holds: Callable[[float], bool], low: float) -> float:
     """The smallest number above `low` from which on `holds` is True, approached from above."""
     high = 1.0

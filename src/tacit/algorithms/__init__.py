@@ -14,6 +14,7 @@ from .fedavgm import FedAvgM
 from .fedbn import FedBN
 from .feddyn import FedDyn
 from .fedlbfgs import FedLBFGS
+from .fedlbfgscv import FedLBFGSCV
 from .fednag import FedNAG
 from .fednova import FedNova
 from .fedopt import FedAdagrad, FedAdam, FedYogi
@@ -29,13 +30,14 @@ from .pfedme import PFedMe
 from .qfedavg import QFedAvg
 from .scaffold import Scaffold
 from .schedules import Cosine, Exponential, Inverse, Schedule
-from .solvers import SGD, Adam
+from .solvers import SGD, Adagrad, Adam, AdamW, RMSprop, Torch
 from .types import Algorithm, Batch, Batches, LocalState, Solver, Upload
 
 ALL: dict[str, type[Algorithm]] = {
     "FedSGD": FedSGD,
     "FedAvg": FedAvg,
     "FedLBFGS": FedLBFGS,
+    "FedLBFGSCV": FedLBFGSCV,
     "LocalSGD": LocalSGD,
     "ParallelSGD": ParallelSGD,
     "FedProx": FedProx,
@@ -73,7 +75,9 @@ __all__ = [
     "PARTS",
     "SCAFFOLD",
     "SGD",
+    "Adagrad",
     "Adam",
+    "AdamW",
     "Algorithm",
     "Batch",
     "Batches",
@@ -87,6 +91,7 @@ __all__ = [
     "FedBN",
     "FedDyn",
     "FedLBFGS",
+    "FedLBFGSCV",
     "FedNAG",
     "FedNova",
     "FedPA",
@@ -103,8 +108,10 @@ __all__ = [
     "PFedMe",
     "ParallelSGD",
     "QFedAvg",
+    "RMSprop",
     "Scaffold",
     "Schedule",
     "Solver",
+    "Torch",
     "Upload",
 ]

@@ -38,7 +38,7 @@ class Averaging(LocalTraining):
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     weighted: bool = flag(True, doc="weight clients by their rows n_k (else equally)")
-    solver: Solver = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
+    solver: Solver = part(SGD(), doc="the local step: SGD(…), Adam(…) and others", of=SOLVER)
 
     def upload(self, batches: Batches, delta: Tensor, buffers: State) -> Upload:
         return Upload(share(batches, self.weighted), {"delta": delta, **buffers})

@@ -54,7 +54,7 @@ def norms(task: LocalTask) -> Tensor:
 
 def _mask(task: LocalTask, layers: set[str]) -> Tensor:
     """[D]: whether a coordinate belongs to one of these layers."""
-    mask = torch.zeros(task.dim, dtype=torch.bool, device=task.x.device)
+    mask = torch.zeros(task.dim, dtype=torch.bool, device=task.device)
     for s in task.parameters:
         mask[s.start : s.stop] = s.name.rpartition(".")[0] in layers
     return mask

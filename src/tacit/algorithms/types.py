@@ -69,13 +69,21 @@ class LocalTask(Protocol):
     @property
     def module(self) -> nn.Module: ...
     @property
-    def x(self) -> Tensor: ...
+    def device(self) -> torch.device: ...
     @property
     def dim(self) -> int: ...
     @property
     def parameters(self) -> Sequence[Any]: ...
     def gradient(self, current: LocalState, batch: Batch) -> tuple[Tensor, LocalState]: ...
+    @property
+    def penalized(self) -> Tensor: ...
     def loss(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor: ...
+    def logits(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor: ...
+    def features(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor: ...
+    def labels(self, batch: Batch) -> Tensor: ...
+    def sums_of_models(
+        self, models: Tensor, current: LocalState, batch: Batch, live: Tensor, left_out: Tensor
+    ) -> tuple[Tensor, LocalState]: ...
 
 
 class Solver(ABC):
@@ -83,6 +91,8 @@ class Solver(ABC):
 
     # The L2 penalty; a model with frozen layers is refused unless it is 0.
     weight_decay: float = 0.0
+    # Whether steps of many clients can be computed as one tensor program.
+    stacks: ClassVar[bool] = True
 
     @abstractmethod
     def start(self, down: State) -> LocalState:
@@ -129,6 +139,8 @@ class Algorithm(ABC):
     divides: ClassVar[bool] = False
     # Whether clients move from the server's model; False if they only evaluate it, as in FedSGD.
     takes_steps: ClassVar[bool] = True
+    # Whether a client's batches are the same in every round.
+    repeats_batches: ClassVar[bool] = False
     # Whether baselines (all rows in one place, a party alone) train by it, too; else by FedAvg's local steps.
     is_own_baseline: ClassVar[bool] = False
     # Whether `personal` gives each party its own model.

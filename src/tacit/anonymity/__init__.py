@@ -6,6 +6,7 @@ from .builders import Codes, Dates, Flat, Intervals, Prefixes, Tree, suggest
 from .cells import Cells
 from .cluster import Cluster
 from .datafly import Datafly
+from .editor import write_editor
 from .fixed import Fixed
 from .hierarchies import Hierarchy
 from .history import ReleaseHistory
@@ -83,4 +84,5 @@ __all__ = [
     "models",
     "pseudonyms",
     "suggest",
+    "write_editor",
 ]

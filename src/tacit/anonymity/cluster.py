@@ -102,39 +102,47 @@ class Cluster:
     ) -> Partition:
         partition = Partition.empty(len(forest.fused), len(counts))
         is_free = np.ones(len(counts), bool)
+        # the free combinations and some assigned since; where each of them is; which are still free
         places, free_nodes = np.arange(len(counts)), nodes
+        at, is_left = np.arange(len(counts)), is_free.copy()
         taken, reach = 0, 0.0
         for seed in map(int, seeds):
             if not is_free[seed]:
                 continue
             if taken > len(places) // 8:  # remove assigned combinations from the arrays, now and then
-                keep = is_free[places]
-                places, free_nodes, taken = places[keep], np.ascontiguousarray(free_nodes[:, keep]), 0
+                places, free_nodes, taken = places[is_left], free_nodes[:, is_left], 0
+                at[places] = np.arange(len(places))
+                is_left = np.ones(len(places), bool)
             start = as_node(nodes[:, seed])
             distance = forest.shares(start, free_nodes)
-            near, reach = self._find_nearest(distance, is_free[places], self.shortlist + k, reach)
-            near = places[near]
-            near = near[near != seed]
-            members, node, size, price = [seed], start, float(counts[seed]), 0.0
+            near, reach = self._find_nearest(distance, is_left, self.shortlist + k, reach)
+            near = near[near != at[seed]]
+            cost, near = distance[near], places[near]
+            count, into, rise = float(counts[seed]), -1, np.inf
+            if partition.number:
+                joined, rises = partition.weigh(forest, start, count)
+                into = int(rises.argmin())
+                rise = float(rises[into])
+            members, node, size, price = [seed], start, count, 0.0
             near_nodes, weight = nodes[:, near], counts[near]
-            is_available = np.ones(len(near), bool)
-            while size < k and is_available.any():
-                cost = forest.shares(node, near_nodes)
-                gain = np.where(is_available, (cost * (size + weight) - price * size) / weight, np.inf)
-                best = int(np.argmin(gain))
-                is_available[best] = False
-                members.append(int(near[best]))
+            chosen: list[int] = []
+            # the price of a class never falls as it grows: once joining another one costs less, it stays so
+            while size < k and len(chosen) < len(near) and not rise < self.patience * price * count:
+                if chosen:
+                    cost = forest.shares(node, near_nodes)
+                gain = (cost * (size + weight) - price * size) / weight
+                gain[chosen] = np.inf
+                best = int(gain.argmin())
+                chosen.append(best)
                 size, price = size + float(weight[best]), float(cost[best])
                 node = forest.join(node, as_node(near_nodes[:, best]))
-            if partition.number:
-                joined, rises = partition.weigh(forest, start, float(counts[seed]))
-                into = int(np.argmin(rises))
-                if size < k or rises[into] < self.patience * price * float(counts[seed]):
-                    partition.put(forest, into, seed, float(counts[seed]), start, float(joined[into]))
-                    is_free[seed] = False
-                    taken += 1
-                    continue
-            is_free[members] = False
+            if into >= 0 and (size < k or rise < self.patience * price * count):
+                partition.put(forest, into, seed, count, start, float(joined[into]))
+                is_free[seed] = is_left[at[seed]] = False
+                taken += 1
+                continue
+            members.extend(near[chosen].tolist())
+            is_free[members] = is_left[at[members]] = False
             taken += len(members)
             partition.add(members, node, size, price)
         return partition

@@ -123,6 +123,12 @@ class CountTable:
             parts.append(part)
         return sparse.vstack(parts, "csr")
 
+    @cached_property
+    def least(self) -> np.ndarray:
+        """The smallest count of each cell for a reader who knows the empty ones: every other has a row."""
+        inside = self.counts.reshape(self.shape)[tuple(slice(d.leaves) for d in self.dimensions)]
+        return _add_totals((inside > 0).astype(np.int64), self.dimensions).reshape(-1)
+
     @property
     def is_network(self) -> bool:
         """Whether the extreme tables of a linear program have whole numbers: two dimensions at most, one of

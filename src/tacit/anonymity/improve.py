@@ -82,13 +82,73 @@ class Partition:
         self.members = [self.members[i] for i in keep]
 
 
+@dataclass
+class Targets:
+    """The other class where each combination increases the loss least, kept from round to round.
+
+    It stays the best one of the classes that have not changed; only changed ones are compared again.
+    """
+
+    target: np.ndarray  # −1: not known
+    rise: np.ndarray
+    changed: np.ndarray  # classes that have changed since
+
+    @classmethod
+    def empty(cls, combinations: int) -> Targets:
+        unknown = np.full(combinations, -1, np.int64)
+        return cls(unknown, np.zeros(combinations, np.float32), np.zeros(0, np.int64))
+
+    def update(
+        self,
+        forest: Forest,
+        nodes: np.ndarray,
+        counts: np.ndarray,
+        partition: Partition,
+        candidates: np.ndarray,
+        home: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(the target of each candidate, the increase, whether either or its own class is new)."""
+        target, rise = self.target[candidates], self.rise[candidates]
+        is_known = target >= 0
+        is_new = ~is_known | np.isin(home[candidates], self.changed)
+        old, new = candidates[is_known], candidates[~is_known]
+        if len(old) and len(self.changed):
+            other, cost = _find_targets(forest, nodes, counts, partition, old, home, self.changed)
+            best, least = target[is_known], rise[is_known]
+            is_better = (cost < least) | ((cost == least) & (other < best))
+            target[is_known], rise[is_known] = np.where(is_better, other, best), np.minimum(cost, least)
+            is_new[is_known] |= is_better
+        if len(new):
+            every = np.arange(partition.number)
+            target[~is_known], rise[~is_known] = _find_targets(
+                forest, nodes, counts, partition, new, home, every
+            )
+        self.target[:] = -1  # the others were not compared with what has changed
+        self.target[candidates], self.rise[candidates] = target, rise
+        return target, rise, is_new
+
+    def renumber(self, is_changed: np.ndarray, dissolved: set[int]) -> None:
+        """Forget targets that have changed; count classes without the dissolved ones."""
+        is_left = np.ones(len(is_changed), bool)
+        is_left[list(dissolved)] = False
+        number = np.where(is_left & ~is_changed, np.cumsum(is_left) - 1, -1)
+        self.target = np.where(self.target >= 0, number[self.target], -1)
+        self.changed = np.flatnonzero(is_changed[is_left])
+
+    def mark(self, classes: list[int]) -> None:
+        """Note that these classes have changed too."""
+        self.target[np.isin(self.target, classes)] = -1
+        self.changed = np.union1d(self.changed, np.array(classes, np.int64))
+
+
 def improve(
     forest: Forest, nodes: np.ndarray, counts: np.ndarray, partition: Partition, k: int, rounds: int
 ) -> None:
     """Improve the partition in place."""
+    targets = Targets.empty(len(counts))
     for _ in range(rounds):
         before = partition.cost
-        _run_round(forest, nodes, counts, partition, k)
+        _run_round(forest, nodes, counts, partition, targets, k)
         if before - partition.cost < MIN_GAIN * before:
             break
 
@@ -100,26 +160,36 @@ def _find_targets(
     partition: Partition,
     candidates: np.ndarray,
     home: np.ndarray,
+    classes: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(the other class where each candidate increases the loss least, the increase)."""
-    n = partition.number
+    """(that of these classes where each candidate increases the loss least, the increase).
+
+    Its own class does not count.
+    """
     target, rise = np.zeros(len(candidates), np.int64), np.zeros(len(candidates), np.float32)
-    sizes, paid = partition.sizes[:n], partition.prices[:n] * partition.sizes[:n]
+    sizes = partition.sizes[classes]
+    paid = partition.prices[classes] * sizes
+    place = np.full(partition.number, -1, np.int64)
+    place[classes] = np.arange(len(classes))
     for low in range(0, len(candidates), CHUNK):
         chunk = candidates[low : low + CHUNK]
-        joined = np.zeros((len(chunk), n), np.float32)
-        for f, members, classes in zip(forest.fused, nodes[:, chunk], partition.array[:, :n]):
+        joined = np.zeros((len(chunk), len(classes)), np.float32)
+        for f, members, others in zip(forest.fused, nodes[:, chunk], partition.array[:, classes]):
             distinct, which = np.unique(members, return_inverse=True)
-            joined += np.stack([f.row(int(a))[classes] for a in distinct])[which]
+            joined += np.stack([f.row(int(a)).take(others, mode="wrap") for a in distinct])[which]
         joined *= sizes + counts[chunk][:, None]
         joined -= paid
-        joined[np.arange(len(chunk)), home[chunk]] = np.inf
-        target[low : low + CHUNK] = joined.argmin(axis=1)
-        rise[low : low + CHUNK] = joined[np.arange(len(chunk)), target[low : low + CHUNK]]
+        own = place[home[chunk]]
+        joined[own >= 0, own[own >= 0]] = np.inf
+        best = joined.argmin(axis=1)
+        target[low : low + CHUNK] = classes[best]
+        rise[low : low + CHUNK] = joined[np.arange(len(chunk)), best]
     return target, rise
 
 
-def _run_round(forest: Forest, nodes: np.ndarray, counts: np.ndarray, partition: Partition, k: int) -> None:
+def _run_round(
+    forest: Forest, nodes: np.ndarray, counts: np.ndarray, partition: Partition, targets: Targets, k: int
+) -> None:
     n = partition.number
     if n < 2:
         return
@@ -129,7 +199,7 @@ def _run_round(forest: Forest, nodes: np.ndarray, counts: np.ndarray, partition:
     sizes, prices = partition.sizes, partition.prices  # changed in place below
     is_expensive = prices[:n] >= CHEAP * float(np.average(prices[:n], weights=sizes[:n]))
     candidates = np.flatnonzero(is_expensive[home])
-    target, rise = _find_targets(forest, nodes, counts, partition, candidates, home)
+    target, rise, is_new = targets.update(forest, nodes, counts, partition, candidates, home)
     position = np.full(len(counts), -1, np.int64)
     position[candidates] = np.arange(len(candidates))
     is_changed, dissolved = np.zeros(n, bool), set()
@@ -140,22 +210,24 @@ def _run_round(forest: Forest, nodes: np.ndarray, counts: np.ndarray, partition:
         if cost[i] >= paid[i]:
             break
         members = partition.members[i]
-        targets = target[position[members]]
-        if is_changed[i] or is_changed[targets].any() or len(set(targets.tolist())) < len(members):
+        homes = target[position[members]]
+        if is_changed[i] or is_changed[homes].any() or len(set(homes.tolist())) < len(members):
             continue
-        for m, into in zip(members, map(int, targets)):
+        for m, into in zip(members, map(int, homes)):
             node = as_node(nodes[:, m])
             price = forest.share(forest.join(partition.node(into), node))
             partition.put(forest, into, m, float(counts[m]), node, price)
             is_changed[into] = True
         is_changed[i] = True
         dissolved.add(i)
-    gain = rise - prices[home[candidates]] * counts[candidates]
-    for c in map(int, np.argsort(gain, kind="stable")):  # move
-        m = int(candidates[c])
-        a, b = int(home[m]), int(target[c])
-        too_small = sizes[a] - counts[m] < k
-        if is_changed[a] or is_changed[b] or too_small or rise[c] > MAX_RISE * prices[a] * counts[m]:
+    own = home[candidates]
+    price = prices[own] * counts[candidates]
+    # what did not move in the last round does not move now, if nothing about it has changed
+    movable = is_new & (sizes[own] - counts[candidates] >= k) & (rise <= MAX_RISE * price)
+    order = np.argsort(rise - price, kind="stable")
+    for c in order[movable[order]].tolist():  # move
+        m, a, b = int(candidates[c]), int(own[c]), int(target[c])
+        if is_changed[a] or is_changed[b]:
             continue
         rest = [x for x in partition.members[a] if x != m]
         left = forest.share(forest.span(rest, nodes)) * float(sizes[a] - counts[m])
@@ -164,9 +236,16 @@ def _run_round(forest: Forest, nodes: np.ndarray, counts: np.ndarray, partition:
             partition.reset(forest, b, [*partition.members[b], m], nodes, counts)
             is_changed[a] = is_changed[b] = True
     partition.remove(dissolved)
-    for i in range(partition.number):
+    is_first = not len(targets.changed)
+    targets.renumber(is_changed, dissolved)
+    split = []
+    # a class that could not be split in the last round and has not changed cannot be split now
+    for i in range(partition.number) if is_first else targets.changed.tolist():
         if sizes[i] >= 2 * k and prices[i] > 0 and partition.number < partition.array.shape[1]:
+            n = partition.number
             _split(forest, nodes, counts, partition, i, k)
+            split += [i, n] if partition.number > n else []
+    targets.mark(split)
 
 
 def _split(

@@ -1,16 +1,17 @@
 """Cell suppression: hide small counts, and others so that the small ones cannot be recovered from totals.
 
-A reader knows the published cells, the sums between cells and that counts are not negative. What this says
-about a hidden cell is two linear programs: its smallest and its largest value. A small cell (0 < count < k)
-is *protected* if they are 0 and at least `interval`: it cannot be told from an empty cell, nor from one of
-`interval` people.
+A reader knows the published cells, the sums between cells, and that a hidden cell is not empty: empty cells
+are never hidden, since a reader may know that they must be empty. What this says about a hidden cell is two
+linear programs: its smallest and its largest value. A small cell (0 < count < k) is *protected* if they are 1
+and at least `interval`: it cannot be told from a cell of one person, nor from one of `interval` people. (A
+small total is at least the number of cells in it that are not empty.)
 
 M. Fischetti, J. J. Salazar-González: "Solving the Cell Suppression Problem on Tabular Data with Linear
 Constraints", Management Science 47, 2001. The quick solution protects one cell after the other by the
 cheapest table that differs from the true one as required (J. P. Kelly, B. L. Golden, A. A. Assad: "Cell
 Suppression: Disclosure Protection for Sensitive Tabular Data", Networks 22, 1992), then shows cells again
 that are not needed. The exact one is a mixed-integer program with cuts from the dual of the reader's
-programs. Empty cells are never hidden: a reader may know that they must be empty.
+programs.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def bound_cells(table: CountTable, hidden: np.ndarray, cells: np.ndarray) -> np.
             solved = milp(
                 objective,
                 constraints=LinearConstraint(matrix, right, right),
-                bounds=Bounds(0, np.inf),
+                bounds=Bounds(table.least[index], np.inf),
                 integrality=np.full(len(index), 0 if table.is_network else 1),
             )
             if not solved.success:
@@ -89,30 +90,37 @@ def suppress(
             f"{interval}, so nothing can be published."
         )
     small = find_small(table, k)
+    if table.people[-1] < k:
+        raise _no_choice(table)
     hidden = np.zeros(len(table.counts), bool)
     if not len(small):
         return hidden, small, np.zeros((0, 2), np.int64)
     needs = [
         Need(int(c), int(change))
         for c in small
-        for change in (max(interval - table.counts[c], 0), -table.counts[c])
+        for change in (max(interval - table.counts[c], 0), table.least[c] - table.counts[c])
         if change
     ]
     for _ in range(MAX_ROUNDS):
         hidden = _choose_exactly(table, small, needs) if exact else _choose(table, small, needs)
         bounds = bound_cells(table, hidden, small)
         # in whole numbers less may be possible than in fractions: ask for more
-        short = {int(c): (low > 0, high < interval) for c, (low, high) in zip(small, bounds)}
+        short = {int(c): (low > table.least[c], high < interval) for c, (low, high) in zip(small, bounds)}
         if not any(any(s) for s in short.values()):
             return hidden, small, bounds
         needs = [Need(n.cell, n.change + 1) if n.change > 0 and short[n.cell][1] else n for n in needs]
         blocked = [c for c, (low, _) in short.items() if low]
-        if blocked:  # below 0 nothing can be asked for: hide the cells that share a sum with it
+        if blocked:  # below the least nothing can be asked for: hide the cells that share a sum with it
             hidden = _hide_neighbors(table, hidden, blocked)
             bounds = bound_cells(table, hidden, small)
-            if not ((bounds[:, 0] > 0) | (bounds[:, 1] < interval)).any():
+            if not ((bounds[:, 0] > table.least[small]) | (bounds[:, 1] < interval)).any():
                 return hidden, small, bounds
-    raise _no_choice()
+    raise _no_choice(table)
+
+
+def _find_candidates(table: CountTable) -> np.ndarray:
+    """The cells that may be hidden: neither empty ones nor the total of all."""
+    return np.flatnonzero(table.counts[:-1] > 0)
 
 
 def _touched(table: CountTable, index: np.ndarray) -> np.ndarray:
@@ -129,7 +137,7 @@ def _hide_neighbors(table: CountTable, hidden: np.ndarray, cells: list[int]) -> 
     rows = np.unique(table.equations[:, cells].nonzero()[0])
     near = np.unique(table.equations[rows].nonzero()[1])
     more = hidden.copy()
-    more[near[table.counts[near] > 0]] = True
+    more[np.intersect1d(near, _find_candidates(table))] = True
     return more
 
 
@@ -141,8 +149,8 @@ def _move(table: CountTable, candidates: np.ndarray, cost: np.ndarray, need: Nee
     matrix, _ = _reduce(table, candidates)
     n = len(candidates)
     at = int(np.flatnonzero(candidates == need.cell)[0])
-    counts = table.counts[candidates].astype(float)
-    upper = np.concatenate([np.full(n, np.inf), counts])
+    spare = (table.counts - table.least)[candidates].astype(float)
+    upper = np.concatenate([np.full(n, np.inf), spare])
     lower = np.zeros(2 * n)
     if need.change > 0:
         lower[at] = upper[at] = need.change
@@ -170,7 +178,7 @@ def _choose(table: CountTable, small: np.ndarray, needs: list[Need]) -> np.ndarr
     weights = cell_weights(table)
     hidden = np.zeros(len(table.counts), bool)
     hidden[small] = True
-    candidates = np.flatnonzero(table.counts > 0)
+    candidates = _find_candidates(table)
     witness: dict[Need, np.ndarray] = {}
     # the largest change first: what it hides often serves the others
     for need in sorted(needs, key=lambda n: -abs(n.change)):
@@ -179,7 +187,7 @@ def _choose(table: CountTable, small: np.ndarray, needs: list[Need]) -> np.ndarr
         cost = np.where(hidden[candidates], 1e-4, weights[candidates])
         change = _move(table, candidates, cost, need)
         if change is None:
-            raise _no_choice()
+            raise _no_choice(table)
         witness[need] = change
         hidden |= change != 0
     return _show_again(table, hidden, small, needs, weights, list(witness.values()))
@@ -229,14 +237,15 @@ def _show_again(
 def _choose_exactly(table: CountTable, small: np.ndarray, needs: list[Need]) -> np.ndarray:
     """The cells of least weight that protect the small ones: a master program with cuts.
 
-    A reader's program max y_p with M y = 0, −count · s ≤ y ≤ U · s has a dual solution (d) that is feasible
-    for every choice s, so Σ s_i (count_i · max(d_i, 0) + U · max(−d_i, 0)) ≥ change is necessary.
+    A reader's program max y_p with M y = 0, (least − count) · s ≤ y ≤ U · s has a dual solution (d) that is
+    feasible for every choice s, so Σ s_i ((count_i − least_i) · max(d_i, 0) + U · max(−d_i, 0)) ≥ change is
+    necessary.
     """
     from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 
-    candidates = np.flatnonzero(table.counts > 0)
+    candidates = _find_candidates(table)
     matrix, _ = _reduce(table, candidates)
-    counts = table.counts[candidates].astype(float)
+    spare = (table.counts - table.least)[candidates].astype(float)
     most = float(table.counts[-1])
     fixed = np.isin(candidates, small).astype(float)
     weights = cell_weights(table)[candidates]
@@ -249,7 +258,7 @@ def _choose_exactly(table: CountTable, small: np.ndarray, needs: list[Need]) -> 
             weights, constraints=constraints, bounds=Bounds(fixed, 1), integrality=np.ones(len(candidates))
         )
         if not master.success:
-            raise _no_choice()
+            raise _no_choice(table)
         chosen = np.rint(master.x)
         found = False
         for need in needs:
@@ -259,12 +268,12 @@ def _choose_exactly(table: CountTable, small: np.ndarray, needs: list[Need]) -> 
                 objective,
                 A_eq=matrix,
                 b_eq=np.zeros(matrix.shape[0]),
-                bounds=np.stack([-counts * chosen, most * chosen], axis=1),
+                bounds=np.stack([-spare * chosen, most * chosen], axis=1),
                 method="highs-ds",
             )
             if -solved.fun < abs(need.change) - TOLERANCE:
                 dual = solved.lower.marginals + solved.upper.marginals
-                cut = counts * np.maximum(dual, 0) + most * np.maximum(-dual, 0)
+                cut = spare * np.maximum(dual, 0) + most * np.maximum(-dual, 0)
                 rows.append(np.minimum(cut, abs(need.change)))
                 right.append(abs(need.change) - TOLERANCE)
                 found = True
@@ -272,11 +281,11 @@ def _choose_exactly(table: CountTable, small: np.ndarray, needs: list[Need]) -> 
             hidden = np.zeros(len(table.counts), bool)
             hidden[candidates[chosen > 0]] = True
             return hidden
-    raise _no_choice()
+    raise _no_choice(table)
 
 
-def _no_choice() -> RuntimeError:
-    """Hiding a cell and all its totals lets it take any value, so that there always is a choice."""
-    return RuntimeError(
-        "internal error (please report it): no choice of hidden cells protects the small ones."
+def _no_choice(table: CountTable) -> BadData:
+    return BadData(
+        f"tabulate: the table counts {int(table.counts[-1]):,} rows, so few that not even its total could be "
+        "shown beside its small cells. Use fewer columns, columns with fewer values, or a smaller k."
     )

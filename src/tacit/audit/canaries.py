@@ -113,7 +113,9 @@ def one_run(
     inside = torch.from_numpy(included)
     mixed = replace(
         wide,
-        rows=Rows(torch.cat([wide.rows.x, rows[inside]]), torch.cat([wide.rows.y, labels[inside]])),
+        rows=Rows(
+            torch.cat([wide.rows.matrix("one_run"), rows[inside]]), torch.cat([wide.rows.y, labels[inside]])
+        ),
         groups={},
     )
     before = None if start is None else _losses(start(mixed), rows, labels)
@@ -141,7 +143,7 @@ def _losses(model: Any, rows: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
 
 def _make_canaries(dataset: Dataset, m: int, kind: str, size: float) -> tuple[Dataset, torch.Tensor]:
     dataset = dataset.centralize()
-    x = dataset.rows.x
+    x = dataset.rows.matrix("one_run")
     if kind == "label":
         return dataset, x[torch.tensor([secrets.randbelow(len(x)) for _ in range(m)])]
     if x.dim() != 2 or not x.is_floating_point():
@@ -152,7 +154,7 @@ def _make_canaries(dataset: Dataset, m: int, kind: str, size: float) -> tuple[Da
         )
 
     def widen(rows: Rows) -> Rows:
-        return Rows(torch.cat([rows.x, torch.zeros(len(rows.x), m)], 1), rows.y)
+        return Rows(torch.cat([rows.matrix("one_run"), torch.zeros(len(rows.x), m)], 1), rows.y)
 
     wide = replace(dataset, rows=widen(dataset.rows), test=widen(dataset.test), columns=(), table=None)
     return wide, torch.cat([torch.zeros(m, x.shape[1]), size * torch.eye(m)], 1)

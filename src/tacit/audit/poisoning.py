@@ -158,7 +158,7 @@ class Backdoor(Attack):
             raise bad("Backdoor", "target", self.target, f"one of the {fed.classes} classes, counted from 0")
         at = _rows_of(fed, who)
         at = at[torch.from_numpy(np.random.default_rng(fed.seed).random(len(at)) < self.poisoned)]
-        x, y = fed.rows.x.clone(), fed.rows.y.clone()
+        x, y = fed.rows.matrix("Backdoor").clone(), fed.rows.y.clone()
         x[at], y[at] = self.stamp(x[at]), self.target
         return replace(fed, rows=Rows(x, y))
 
@@ -181,7 +181,7 @@ class Backdoor(Attack):
     def test(self, test: Rows) -> Rows | None:
         others = test.y != self.target
         return (
-            Rows(self.stamp(test.x[others]), torch.full_like(test.y[others], self.target))
+            Rows(self.stamp(test.matrix("Backdoor")[others]), torch.full_like(test.y[others], self.target))
             if others.any()
             else None
         )

@@ -22,15 +22,18 @@ from ..crypto import exact
 from ..errors import BadData
 from ..protocols.sum_steps import Down
 from ..stats import level_sketch
-from ..stats.columns import _natural, numbers, text_of
+from ..stats.bounded_design import leave_out
+from ..stats.columns import _natural, known_values, numbers, text_of
 from ..stats.recall import recall
 from ..stats.tables import check_columns
 from .bins import Bins, Feature
 from .cut_search import CELLS, CutSearch, Place, count_keys, count_rounded, value_of
+from .kernels import PACKED_ROWS
 from .rows import UNITS, RowState, draw, hash_rows, read_label
 
 if TYPE_CHECKING:
     from .private_program import PrivateBoostProgram
+    from .private_woe_program import PrivateWoeProgram
     from .program import BoostProgram
 
 CLASSES = ("binary", "multiclass")  # objectives whose label has classes
@@ -105,6 +108,7 @@ class Agreed:
     base: float
     scale: tuple[float, float]  # units of g and of h
     class_weights: tuple[float, ...]
+    packed: bool = False  # whether histograms are added as words (kernels.WORDS): rows are few enough
 
     @cached_property
     def weights(self) -> np.ndarray:
@@ -119,6 +123,7 @@ class Agreed:
                 "base": self.base,
                 "scale": list(self.scale),
                 "weights": list(self.class_weights),
+                "packed": self.packed,
             },
             ensure_ascii=False,
         ).encode()
@@ -135,10 +140,10 @@ class OwnRows:
 
     def __init__(self, terms: Terms, table: pd.DataFrame):
         check_columns(table, [*terms.columns, terms.label], "this party")
-        self.terms, self.table = terms, table
+        self.terms, self.table, self.rows = terms, table, len(table)
         self._labels: dict[tuple[str, ...], np.ndarray] = {}
         self._state: tuple[bytes, RowState] | None = None
-        self._held_out: tuple[tuple[int, int, float], np.ndarray] | None = None
+        self._kept: tuple[tuple[int, int, float], np.ndarray] | None = None
 
     @cached_property
     def hashes(self) -> np.ndarray:
@@ -160,13 +165,13 @@ class OwnRows:
             self._labels[labels] = y
         return self._labels[labels]
 
-    def draw(self, seed: int, what: int, share: float) -> np.ndarray:
-        if share <= 0:
-            return np.zeros(len(self.table), dtype=bool)
+    def keep(self, seed: int, what: int, share: float) -> np.ndarray:
+        """Return which rows are not drawn with this probability."""
         key = seed, what, share
-        if self._held_out is None or self._held_out[0] != key:
-            self._held_out = key, draw(self.hashes, seed, what, share)
-        return self._held_out[1]
+        if self._kept is None or self._kept[0] != key:
+            rows = np.ones(len(self.table), dtype=bool)
+            self._kept = key, ~draw(self.hashes, seed, what, share) if share > 0 else rows
+        return self._kept[1]
 
     def state(self, key: bytes, build: Callable[[], RowState]) -> RowState:
         """Return the rows' place in the trees; it is built again for other bins."""
@@ -175,8 +180,22 @@ class OwnRows:
         return self._state[1]
 
 
-def prepare(program: BoostProgram | PrivateBoostProgram, table: pd.DataFrame) -> OwnRows:
+def prepare(program: BoostProgram | PrivateBoostProgram | PrivateWoeProgram, table: pd.DataFrame) -> OwnRows:
     return recall(table, ("boost", program.token), lambda: OwnRows(program.about, table))
+
+
+def prepare_declared(program: PrivateBoostProgram | PrivateWoeProgram, table: pd.DataFrame) -> OwnRows:
+    """As `prepare`, of the rows with a declared label: to refuse because of one would tell without noise."""
+
+    def build() -> OwnRows:
+        terms = program.about
+        check_columns(table, [terms.label], "this party")
+        column = table[terms.label]
+        good = {v: not terms.labels or text_of(v) in terms.labels for v in known_values(column)}
+        keep = np.array([good.get(v, False) for v in column], dtype=bool)
+        return OwnRows(terms, leave_out(table, ~keep, "no label, or one that is not declared"))
+
+    return recall(table, ("boost", program.token), build)
 
 
 def length(terms: Terms, stage: str, down: Down) -> int:
@@ -194,9 +213,7 @@ def local(
 ) -> np.ndarray:
     """Return what a party's training rows contribute before the first tree."""
     if stage == "levels":
-        found = [
-            (k, text_of(v)) for k, name in enumerate(terms.sketched) for v in table[name].dropna().unique()
-        ]
+        found = [(k, text_of(v)) for k, name in enumerate(terms.sketched) for v in known_values(table[name])]
         return level_sketch.encode(found)
     if stage == "counts":
         labels = read_levels(terms, down)[1]
@@ -256,21 +273,26 @@ def _json(down: Down, key: str) -> Any:
         raise BadData(f"boost: {key!r} of this step cannot be read.") from None
 
 
-def read_agreed(program: BoostProgram | PrivateBoostProgram, down: Down) -> Agreed:
+def read_agreed(program: BoostProgram | PrivateBoostProgram | PrivateWoeProgram, down: Down) -> Agreed:
     """Return what was agreed; raise BadData where it is not about the declared columns."""
     tensor = down.get("agreed")
     if tensor is None or tensor.dtype != torch.uint8 or tensor.ndim != 1:
         raise BadData("boost: what was agreed is missing.")
-    data, kept = tensor.numpy().tobytes(), program.token.agreed
-    if kept is None or kept[0] != data:
-        program.token.agreed = kept = data, _parse(program.about, data)
-    return kept[1]
+    kept = program.token.agreed
+    if kept is not None and kept[0] is tensor:
+        return kept[2]
+    data = tensor.numpy().tobytes()
+    agreed = kept[2] if kept is not None and kept[1] == data else _parse(program.about, data)
+    program.token.agreed = tensor, data, agreed
+    return agreed
 
 
 class Token:
     """Identifies a program object: equal to itself only. Keeps what was read last, which many steps send."""
 
-    agreed: tuple[bytes, Agreed] | None = None
+    agreed: tuple[Tensor, bytes, Agreed] | None = None
+    trees: tuple[Tensor, bytes] | None = None  # the finished trees as they were sent last
+    outputs: tuple[tuple[str, ...], int] | None = None  # the classes, and how many trees a round has
     work: tuple[Down, Any] | None = None  # the message that was read last, and what it asks
 
 
@@ -281,6 +303,7 @@ def _parse(terms: Terms, data: bytes) -> Agreed:
         labels = tuple(str(v) for v in sent["labels"])
         base, (unit_g, unit_h) = float(sent["base"]), (float(v) for v in sent["scale"])
         weights = tuple(float(v) for v in sent["weights"])
+        packed = sent["packed"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadData(f"boost: what was agreed cannot be read: {type(error).__name__}.") from None
     problems = []
@@ -303,9 +326,11 @@ def _parse(terms: Terms, data: bytes) -> Agreed:
         problems.append("numbers that are not finite and positive")
     if len(weights) != len(labels):
         problems.append("class weights of other classes")
+    if not isinstance(packed, bool):
+        problems.append("a form of sums that is none")
     if problems:
         raise BadData(f"boost: the coordinator sent {'; '.join(problems)}. Nothing was sent.")
-    return Agreed(bins, labels, base, (unit_g, unit_h), weights)
+    return Agreed(bins, labels, base, (unit_g, unit_h), weights, packed)
 
 
 # --- the coordinator ----------------------------------------------------------------------------------------
@@ -346,7 +371,7 @@ def coordinate(program: BoostProgram) -> Generator[Down, np.ndarray, tuple[Agree
     features = tuple(
         Feature(c, levels=levels[c]) if c in terms.categorical else Feature(c, cuts[c]) for c in terms.columns
     )
-    return Agreed(Bins(features), labels, base, scale, weights), rows, steps
+    return Agreed(Bins(features), labels, base, scale, weights, rows < PACKED_ROWS), rows, steps
 
 
 def check_labels(terms: Terms, labels: Sequence[str]) -> None:

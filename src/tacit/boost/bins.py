@@ -29,6 +29,16 @@ MOST_CUTS = MOST_CELLS - 2
 MOST_LEVELS = MOST_CELLS - 2
 
 
+def refuse_dates(column: pd.Series, who: str) -> None:
+    """Raise BadData if a column contains dates or durations: as levels, they would be single values."""
+    if column.dtype.kind in "mM" or isinstance(column.dtype, pd.DatetimeTZDtype | pd.PeriodDtype):
+        raise BadData(
+            f"the table of {who!r}: column {column.name!r} contains dates. Convert it to a number, like days "
+            "since a date, or leave it out.",
+            outside=f"its column {column.name!r} of the agreed job contains dates",
+        )
+
+
 @dataclass(frozen=True)
 class Feature:
     """One column: a number with its cuts (float32, ascending), or a category with its levels."""
@@ -97,6 +107,11 @@ class Bins:
     def offsets(self) -> np.ndarray:
         """Where the cells of each feature begin in a histogram."""
         return np.concatenate([[0], np.cumsum(self.widths + 1)[:-1]]).astype(np.int64)
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """The numbers of all features."""
+        return np.arange(len(self.features))
 
     @cached_property
     def cells(self) -> int:

@@ -23,11 +23,9 @@ def histogram_loop(codes, node, slots, used, g, h, offsets, out):
 
 
 @njit(cache=True, nogil=True)
-def packed_histogram_loop(codes, node, slots, used, g, h, offsets, out):
-    """As histogram_loop; Hessians (up to 2^26) and rows (below 2^17) are added as one integer."""
-    count, cells = out.shape[0], out.shape[1]
-    packed = np.zeros(count * cells * 2, dtype=np.int64)
-    one = np.int64(1) << 44
+def word_histogram_loop(codes, node, slots, used, g, h, offsets, shift, cells, words):
+    """As histogram_loop; the second word of a cell is Hessians + rows · 2^shift (kernels.SHIFT)."""
+    one = np.int64(1) << shift
     for i in range(codes.shape[0]):
         s = slots[node[i]]
         if s < 0 or not used[i]:
@@ -36,14 +34,19 @@ def packed_histogram_loop(codes, node, slots, used, g, h, offsets, out):
         start = np.uint64(s * cells)
         for f in range(codes.shape[1]):
             at = np.uint64(2) * (start + np.uint64(offsets[f] + codes[i, f]))
-            packed[at] += gi
-            packed[at + np.uint64(1)] += hi
-    for s in range(count):
-        for c in range(cells):
-            both = packed[2 * (s * cells + c) + 1]
-            out[s, c, 0] = packed[2 * (s * cells + c)]
-            out[s, c, 1] = both & (one - 1)
-            out[s, c, 2] = both >> 44
+            words[at] += gi
+            words[at + np.uint64(1)] += hi
+
+
+@njit(cache=True, nogil=True)
+def unpack_loop(words, shift, out):
+    """Write gradients, Hessians and rows of the words of `word_histogram_loop`."""
+    low = (np.uint64(1) << np.uint64(shift)) - np.uint64(1)
+    for c in range(out.shape[0]):
+        both = np.uint64(words[2 * c + 1])
+        out[c, 0] = words[2 * c]
+        out[c, 1] = both & low
+        out[c, 2] = both >> np.uint64(shift)
 
 
 @njit(cache=True, nogil=True)
@@ -74,6 +77,61 @@ def descend_loop(codes, feature, left, cut, flags, set_of, sets, widths, node):
             at = table[at, codes[i, f]]
             f = feature[at]
         node[i] = at
+
+
+FEATURE, CHILDREN, KIND, CUT, FORM = 1, 2, 3, 4, 5  # what check_loop finds wrong
+
+
+@njit(cache=True, nogil=True)
+def check_loop(feature, left, cut, flags, value, marked, widths, is_category, set_of):
+    """Write the place of each node's set to `set_of`; return 0, or what is wrong with the tree."""
+    n, sets = feature.shape[0], 0
+    parents = np.zeros(n, dtype=np.int64)
+    for i in range(n):
+        f, has_set = feature[i], flags[i] >> 1 != 0
+        if flags[i] > 3 or (f == -1 and has_set):
+            return KIND
+        set_of[i] = sets if has_set else -1
+        sets += has_set
+        if f == -1:
+            continue
+        if f < 0 or f >= widths.shape[0]:
+            return FEATURE
+        first = left[i]
+        if first <= i or first >= n - 1:
+            return CHILDREN
+        if is_category[f] != has_set:
+            return KIND
+        if cut[i] >= widths[f]:
+            return CUT
+        parents[first] += 1
+        parents[first + 1] += 1
+    for i in range(n):
+        if (i > 0 and parents[i] != 1) or not np.isfinite(value[i]):
+            return FORM
+    return 0 if sets == marked else KIND
+
+
+@njit(cache=True, nogil=True)
+def extends_loop(
+    feature, left, cut, flags, set_of, sets, old_feature, old_left, old_cut, old_flags, old_set_of, old_sets
+):
+    """Return whether every split of the old tree is one of this tree."""
+    n = old_feature.shape[0]
+    if feature.shape[0] < n:
+        return False
+    for i in range(n):
+        if old_feature[i] == -1:
+            continue
+        if feature[i] != old_feature[i] or left[i] != old_left[i]:
+            return False
+        if cut[i] != old_cut[i] or flags[i] != old_flags[i]:
+            return False
+        if old_set_of[i] >= 0:
+            for c in range(sets.shape[1]):
+                if sets[set_of[i], c] != old_sets[old_set_of[i], c]:
+                    return False
+    return True
 
 
 @njit(cache=True, nogil=True)

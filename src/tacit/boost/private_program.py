@@ -34,13 +34,13 @@ from ..stats.noise_share import BOUND, SCALE, Block
 from . import agreement
 from .agreement import Agreed, OwnRows, Terms, Token
 from .bins import Bins, Feature
+from .bounded_cells import CELLS, choose_cuts, count_cells
 from .model import Booster
 from .objectives import OBJECTIVES, Objective
 from .program import Boosted, from_down, to_down
 from .rows import RowState
 from .trees import Split, Tree, to_bytes
 
-CELLS = 64  # of a number, from which its bins are chosen
 BIN_SHARE, LABEL_SHARE = 0.05, 0.02  # of the budget
 HESSIAN_SHARE = 0.2  # of a tree's budget
 DEPTH = 2  # of a tree: four leaves of one column; deeper ones have more noise than signal
@@ -123,7 +123,7 @@ class PrivateBoostProgram:
 
     def exact(self, step: int, table: pd.DataFrame, down: Down) -> list[np.ndarray]:
         """Return a party's sums before the noise."""
-        own = agreement.prepare(self, table)
+        own = agreement.prepare_declared(self, table)
         if step == 0:
             return self._count(own)
         agreed = agreement.read_agreed(self, down)
@@ -141,12 +141,8 @@ class PrivateBoostProgram:
         ]
 
     def _count(self, own: OwnRows) -> list[np.ndarray]:
-        parts = []
-        for name, values in zip(self.searched, own.values(self.searched)):
-            low, high = self.bounds[name]
-            unit = (values[~np.isnan(values)] - low) / (high - low)
-            cells = np.clip(np.floor(unit * CELLS), 0, CELLS - 1).astype(np.int64)
-            parts.append(np.bincount(cells, minlength=CELLS))
+        columns = zip(self.searched, own.values(self.searched))
+        parts = [count_cells(values, self.bounds[name]) for name, values in columns]
         y = own.label(self.about.labels)
         labels = self.about.labels
         parts.append(np.bincount(y.astype(np.int64), minlength=len(labels)) if labels else np.array([len(y)]))
@@ -218,7 +214,8 @@ class PrivateBoostProgram:
         rows = max(round(float(counts.sum())), 0)
         cuts = {c: tuple(float(np.float32(v)) for v in values) for c, values in terms.cuts.items()}
         for k, name in enumerate(self.searched):
-            cuts[name] = self._cuts(name, np.maximum(total[k * CELLS : (k + 1) * CELLS], 0.0))
+            counts_of_cells = np.maximum(total[k * CELLS : (k + 1) * CELLS], 0.0)
+            cuts[name] = choose_cuts(counts_of_cells, self.bounds[name], min(self.about.bins, 32))
         features = tuple(
             Feature(c, levels=terms.levels[c]) if c in terms.categorical else Feature(c, cuts[c])
             for c in terms.columns
@@ -240,15 +237,6 @@ class PrivateBoostProgram:
             model.trees.append(tree)
             finished += to_bytes([tree])
         return Boosted(self._rescaled(model), rows, [], None, self.max_steps)
-
-    def _cuts(self, name: str, counts: np.ndarray) -> tuple[float, ...]:
-        """Return cuts between cells, such that bins have about equally many rows."""
-        low, high = (float(v) for v in self.bounds[name])
-        most = min(self.about.bins, 32)
-        upto = np.cumsum(counts) / max(counts.sum(), 1e-9)
-        ends = np.unique(np.searchsorted(upto, np.arange(1, most) / most)) + 1
-        edges = [float(np.float32(low + (high - low) * e / CELLS)) for e in ends.tolist() if e < CELLS]
-        return tuple(dict.fromkeys(edges))
 
     def _rescaled(self, model: Booster) -> Booster:
         """Return the model in the units of the label."""

@@ -8,17 +8,19 @@
                         (the first of a round)            and the loss of held-out rows
 
 Gradients are integers of 26 bits, so sums are exact: trees are those of the same program on the pooled rows,
-bit for bit. Every step sends all trees so far, so that what a party computes follows from its rows and from
-this one message; a party that was restarted needs nothing else.
+bit for bit. Every step has all trees so far (of which the last one is sent, step_vectors.py), so that what a
+party computes follows from its rows and from this step; a party that was restarted needs nothing else.
+Histograms of fewer than 2^19 rows of all parties are added as two words for each cell (kernels.WORDS).
 """
 
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -32,7 +34,7 @@ from . import agreement, trees
 from .agreement import Agreed, Terms, Token
 from .bins import Bins
 from .grower import Ask, GrowRules, grow, sample_features
-from .kernels import CHANNELS, histograms
+from .kernels import CHANNELS, PACKED_ROWS, WORDS, has_numba, histogram_words, histograms, unpack_words
 from .model import Booster
 from .objectives import OBJECTIVES, Custom, Objective
 from .rows import UNITS, RowState, draw
@@ -90,7 +92,7 @@ class BoostProgram:
     def about(self) -> Terms:
         return Terms(**agreement.plain(self.terms))
 
-    @property
+    @cached_property
     def max_steps(self) -> int:
         return len(self.about.stages) + self.trees * self._rules(None).steps() + 1
 
@@ -115,28 +117,55 @@ class BoostProgram:
             self.seed,
         )
 
-    def _features(self, round_: int) -> np.ndarray:
+    @cached_property
+    def _stages(self) -> int:
+        """The number of steps before the first tree."""
+        return len(self.about.stages)
+
+    def _features(self, round_: int) -> np.ndarray | None:
+        """Return which features a round uses; None: all."""
+        if self.columns >= 1:
+            return None
         return sample_features(len(self.about.columns), self.columns, [self.seed, round_, 0])
 
     # --- a party --------------------------------------------------------------------------------------------
 
     def length(self, step: int, down: Down) -> int:
-        if step < len(self.about.stages):
+        if step < self._stages:
             return agreement.length(self.about, self.about.stages[step], down)
         work = self._read(down)
-        cells = work.agreed.bins.widths[self._features(work.round)] + 1
-        return len(work.asks) * int(cells.sum()) * CHANNELS + (1 + exact.LIMBS) * work.is_first * self._judges
+        return work.cells * CHANNELS + work.others
+
+    def words(self, step: int, down: Down) -> int | None:
+        """As histograms are added: two words for each cell in place of three numbers (kernels.WORDS)."""
+        if step < self._stages:
+            return None
+        work = self._read(down)
+        return work.cells * WORDS + work.others if work.agreed.packed else None
+
+    def unpack(self, step: int, down: Down, total: np.ndarray) -> np.ndarray:
+        cells = self._read(down).cells
+        found = unpack_words(total[: cells * WORDS], (1, cells))
+        return np.concatenate([found.reshape(-1), total[cells * WORDS :]])
 
     @property
     def _judges(self) -> bool:
         return self.held_out > 0
 
     def local(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
-        if len(table) > MOST_ROWS:
-            raise BadData(f"the table has {len(table)} rows; a party may have at most {MOST_ROWS}.")
+        return self._contribute(step, table, down, words=False)
+
+    def local_words(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
+        if agreement.prepare(self, table).rows >= PACKED_ROWS:
+            raise BadData("boost: this party alone has more rows than the coordinator says all have.")
+        return self._contribute(step, table, down, words=True)
+
+    def _contribute(self, step: int, table: pd.DataFrame, down: Down, words: bool) -> np.ndarray:
         own = agreement.prepare(self, table)
-        train = ~own.draw(self.seed, HELD_OUT, self.held_out)
-        if step < len(self.about.stages):
+        if own.rows > MOST_ROWS:
+            raise BadData(f"the table has {own.rows} rows; a party may have at most {MOST_ROWS}.")
+        train = own.keep(self.seed, HELD_OUT, self.held_out)
+        if step < self._stages:
             return agreement.local(self.about, self.about.stages[step], table, own, train, down)
         work = self._read(down)
         state = own.state(work.agreed.key, lambda: self._start(table, work.agreed))
@@ -144,16 +173,15 @@ class BoostProgram:
         if state.rounds != work.round:
             raise BadData("boost: the round of this step is not that of the trees that were sent.")
         parts = []
-        if work.asks:
-            state.grow(work.growing)
+        if len(work.growing):
             sampled = train
             if self.rows < 1:
                 sampled = train & draw(own.hashes, self.seed, SAMPLED + work.round, self.rows)
-            parts.append(self._histograms(state, work, sampled))
+            parts += self._histograms(state, work, sampled, words)
         if work.is_first and self._judges:
             losses = state.losses(~train)
             parts += [np.array([len(losses)]), exact.encode_sum(losses[:, None])]
-        return np.concatenate([p.reshape(-1) for p in parts]).astype(np.int64)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts).astype(np.int64)
 
     def _start(self, table: pd.DataFrame, agreed: Agreed) -> RowState:
         own = agreement.prepare(self, table)
@@ -162,27 +190,34 @@ class BoostProgram:
         codes = agreed.bins.encode(table)
         return RowState(codes, y, agreed.bins, self.objective(agreed.labels), agreed.base, weight)
 
-    def _histograms(self, state: RowState, work: _Work, sampled: np.ndarray) -> np.ndarray:
-        """Return the histograms of the asked nodes over the used features."""
+    def _histograms(self, state: RowState, work: _Work, sampled: np.ndarray, words: bool) -> list[np.ndarray]:
+        """Return the histograms of the asked nodes over the used features, of each output."""
         used = self._features(work.round)
-        bins, codes = work.agreed.bins, state.codes
-        if not used.all():
-            bins, codes = Bins(tuple(f for f, u in zip(bins.features, used) if u)), codes[:, used]
-        g, h = state.gradients(work.agreed.scale)
-        out = []
-        for k in range(state.objective.outputs):
-            nodes = [node for tree, node in work.asks if tree == k]
-            if not nodes:
-                continue
-            slots = np.full(len(work.growing[k].feature), -1, dtype=np.int32)
-            slots[nodes] = np.arange(len(nodes))
-            if self.min_party_rows > 1:
-                slots[few_rows(work.growing[k], state.node[k][sampled], self.min_party_rows)] = -1
-            found = histograms(
-                codes, state.node[k], slots, sampled, g[k], h[k], bins.offsets, (len(nodes), bins.cells)
+        bins = work.agreed.bins
+        columns = bins.places if used is None else np.flatnonzero(used)
+        if used is not None:
+            bins = Bins(tuple(bins.features[f] for f in columns))
+        if has_numba() and self.min_party_rows <= 1 and len(state.codes) < PACKED_ROWS:
+            found = state.grow_and_count(
+                work.growing, work.slots, work.counts, sampled, columns, bins, work.agreed.scale
             )
-            out.append(found)
-        return np.concatenate(out)
+            if not words:
+                found = [unpack_words(f, (n, bins.cells)).reshape(-1) for f, n in zip(found, work.counts)]
+            return [f for f, n in zip(found, work.counts) if n]
+        state.grow(work.growing)
+        codes = state.codes if used is None else state.codes[:, columns]
+        kernel, (g, h), out = histogram_words if words else histograms, state.gradients(work.agreed.scale), []
+        for k, (count, slots) in enumerate(zip(work.counts, work.slots)):
+            if not count:
+                continue
+            if self.min_party_rows > 1:
+                slots = slots.copy()
+                slots[few_rows(work.growing.nodes[k], state.node[k][sampled], self.min_party_rows)] = -1
+            shape = count, bins.cells
+            out.append(
+                kernel(codes, state.node[k], slots, sampled, g[k], h[k], bins.offsets, shape).reshape(-1)
+            )
+        return out
 
     def _read(self, down: Down) -> _Work:
         """Read what a tree step sent; `length` and `local` are asked about the same message."""
@@ -194,30 +229,53 @@ class BoostProgram:
     def _parse(self, down: Down) -> _Work:
         """Raise BadData for what the agreed program never sends."""
         agreed = agreement.read_agreed(self, down)
-        outputs = self.objective(agreed.labels).outputs
-        asks_vector = down.get("ask")
-        if asks_vector is None or asks_vector.dtype != torch.int32 or asks_vector.ndim != 1:
-            raise BadData("boost: the nodes of this step are missing.")
-        flat = asks_vector.tolist()
-        asks = [(flat[i], flat[i + 1]) for i in range(0, len(flat) - 1, 2)]
-        growing = trees.from_bytes(from_down(down, "growing"), agreed.bins)
-        if len(flat) % 2 or asks != sorted(set(asks)) or len(growing) != (outputs if asks else 0):
-            raise BadData("boost: the nodes of this step are not a list of nodes of growing trees.")
-        sizes = [len(tree.feature) for tree in growing]
-        if any(not 0 <= k < outputs or not 0 <= n < sizes[k] for k, n in asks):
-            raise BadData("boost: the nodes of this step are not in the growing trees.")
+        data = numbers_of(down, "growing")
+        if len(data) < _ASK.size:
+            raise BadData("boost: the round and the nodes of this step are missing.")
+        round_, asked = _ASK.unpack_from(data.data)
+        begin = _ASK.size + _ASKED.itemsize * 2 * asked
+        if len(data) < begin:
+            raise BadData("boost: the nodes of this step are cut off.")
+        flat = np.frombuffer(data, _ASKED, 2 * asked, _ASK.size).tolist()
+        outputs = self._count_outputs(agreed.labels)
+        growing = trees.SentTrees(data[begin:], agreed.bins, outputs)
+        if len(growing) != (outputs if flat else 0):
+            raise BadData("boost: the growing trees are not those of one round.")
+        sizes = growing.sizes
         if max(sizes, default=1) > self._most_nodes:
             raise BadData("boost: the growing trees are larger than agreed.")
-        numbers = down.get("round")
-        if numbers is None or numbers.dtype != torch.int32 or numbers.shape != (1,):
-            raise BadData("boost: the round of this step is missing.")
-        round_ = int(numbers)
-        if not 0 <= round_ <= self.trees - bool(asks):
+        slots, counts, last = [np.full(n, -1, dtype=np.int32) for n in sizes], [0] * len(sizes), (-1, -1)
+        for k, n in zip(flat[::2], flat[1::2]):
+            if not (k < outputs and n < sizes[k]) or (k, n) <= last:
+                raise BadData("boost: the nodes of this step are not a list of nodes of growing trees.")
+            slots[k][n], counts[k], last = counts[k], counts[k] + 1, (k, n)
+        if round_ > self.trees - bool(flat):
             raise BadData("boost: more rounds were asked for than the agreed program has.")
-        is_first = not asks or max(sizes) == 1
-        return _Work(agreed, round_, from_down(down, "trees"), growing, asks, is_first)
+        is_first = not flat or max(sizes) == 1
+        cells = sum(counts) * self._count_cells(agreed.bins, round_)
+        others = (1 + exact.LIMBS) * is_first * self._judges
+        finished = self._finished(down)
+        return _Work(agreed, round_, finished, growing, slots, counts, is_first, cells, others)
 
-    @property
+    def _count_outputs(self, labels: tuple[str, ...]) -> int:
+        kept = self.token.outputs
+        if kept is None or kept[0] is not labels:
+            self.token.outputs = kept = labels, self.objective(labels).outputs
+        return kept[1]
+
+    def _count_cells(self, bins: Bins, round_: int) -> int:
+        """Return how many cells a node's histogram has in a round."""
+        used = self._features(round_)
+        return bins.cells if used is None else int((bins.widths[used] + 1).sum())
+
+    def _finished(self, down: Down) -> bytes:
+        kept = self.token.trees
+        if kept is None or kept[0] is not down.get("trees"):
+            data = from_down(down, "trees")
+            self.token.trees = kept = down["trees"], data
+        return kept[1]
+
+    @cached_property
     def _most_nodes(self) -> int:
         by_depth = 2 ** (self.depth + 1) - 1 if self.depth else math.inf
         return int(min(by_depth, 2 * self.leaves - 1 if self.leaves else math.inf))
@@ -228,11 +286,12 @@ class BoostProgram:
         agreed, rows, steps = yield from agreement.coordinate(self)
         objective = self.objective(agreed.labels)
         model = Booster(agreed.bins, objective, agreed.base, agreed.labels)
-        down, finished = agreed.to_down(), b""
+        down, finished = agreed.to_down(), _tensor(b"")
         losses: list[float] = []
         for round_ in range(self.trees):
             used = self._features(round_)
-            cells = int((agreed.bins.widths[used] + 1).sum())
+            used = np.ones(len(agreed.bins.features), dtype=bool) if used is None else used
+            cells = self._count_cells(agreed.bins, round_)
             growth = grow(
                 agreed.bins, used, self._rules(agreed.bins), agreed.scale, round_, objective.outputs
             )
@@ -249,7 +308,9 @@ class BoostProgram:
                     growing, asks = growth.send(hists)
                 except StopIteration as end:
                     model.trees += end.value
-                    finished += trees.to_bytes(end.value)
+                    added = np.frombuffer(trees.to_bytes(end.value), dtype=np.uint8)
+                    # not torch.cat, which starts threads (protocols/step_vectors.py)
+                    finished = torch.from_numpy(np.concatenate([finished.numpy(), added]))
                     break
         if self._judges:
             total = yield to_down(down, self.trees, finished, [], [])
@@ -284,32 +345,39 @@ def few_rows(tree: trees.Nodes, node: np.ndarray, least: int) -> np.ndarray:
     return few
 
 
-@dataclass(frozen=True)
-class _Work:
+class _Work(NamedTuple):
     """A tree step, read and checked."""
 
     agreed: Agreed
     round: int
     finished: bytes
-    growing: list[trees.Nodes]
-    asks: list[Ask]
+    growing: trees.SentTrees
+    slots: list[np.ndarray]  # of each growing tree and node, the histogram of its rows; −1: none is asked for
+    counts: list[int]  # how many nodes of each growing tree are asked for
     is_first: bool
+    cells: int  # of histograms that this step adds
+    others: int  # numbers that it adds besides
+
+
+# what is asked: the round and how many nodes; each node: its tree and its place; then the growing trees
+_ASK, _ASKED = struct.Struct("<II"), np.dtype("<u2")
 
 
 def to_down(
     down: Mapping[str, Tensor],
     round_: int,
-    finished: bytes,
+    finished: bytes | Tensor,
     growing: Sequence[trees.Tree],
     asks: list[Ask],
 ) -> dict[str, Tensor]:
     """Return what a tree step sends."""
+    nodes = np.array([v for ask in asks for v in ask], dtype=_ASKED)
     return {
         **down,
-        "round": torch.from_numpy(np.array([round_], dtype=np.int32)),
-        "trees": _tensor(finished),
-        "growing": _tensor(trees.to_bytes(growing)),
-        "ask": torch.from_numpy(np.array([v for ask in asks for v in ask], dtype=np.int32)),
+        "trees": _tensor(finished) if isinstance(finished, bytes) else finished,
+        "growing": _tensor(
+            b"".join((_ASK.pack(round_, len(asks)), nodes.tobytes(), trees.to_bytes(growing)))
+        ),
     }
 
 
@@ -317,12 +385,18 @@ def _tensor(data: bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(bytearray(data), dtype=np.uint8))
 
 
-def from_down(down: Down, name: str) -> bytes:
-    """Return the bytes that were sent under this name."""
+def numbers_of(down: Down, name: str) -> np.ndarray:
+    """Return the vector of bytes that was sent under this name."""
     tensor = down.get(name)
     if tensor is None or tensor.dtype != torch.uint8 or tensor.ndim != 1:
         raise BadData(f"boost: {name!r} of this step is missing.")
-    return tensor.numpy().tobytes()
+    found: np.ndarray = tensor.numpy()
+    return found
+
+
+def from_down(down: Down, name: str) -> bytes:
+    """Return the bytes that were sent under this name."""
+    return numbers_of(down, name).tobytes()
 
 
 def _mean_loss(total: np.ndarray) -> float:

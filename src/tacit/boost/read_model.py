@@ -17,11 +17,11 @@ from .result import BoostResult
 from .trees import Tree
 
 ALWAYS_LEFT = int(key32(np.inf)) + 1  # every number is below it
-LOGISTIC = ("binary:logistic", "reg:logistic", "binary:logitraw")
+LOGISTIC = ("binary:logistic", "reg:logistic")
 EXPONENTIAL = ("count:poisson", "reg:gamma", "reg:tweedie")
 IDENTITY = (
     *("reg:squarederror", "reg:squaredlogerror", "reg:absoluteerror", "reg:pseudohubererror"),
-    *("reg:quantileerror", "binary:hinge", "multi:softprob", "multi:softmax"),
+    *("reg:quantileerror", "binary:hinge", "binary:logitraw", "multi:softprob", "multi:softmax"),
     *("rank:pairwise", "rank:ndcg", "rank:map"),
 )
 SKLEARN = (

@@ -98,7 +98,7 @@ class RowState:
         self.rounds = 0
         self.margin = np.full((len(self.codes), self.objective.outputs), self.base)
         self.finished = b""
-        self._open: list[trees.Nodes] = []
+        self._open: trees.SentTrees | None = None  # those whose leaves the rows are in
         self.node = np.zeros((self.objective.outputs, len(self.codes)), dtype=np.int32)
         self._gradients: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -108,27 +108,58 @@ class RowState:
             return
         if not data.startswith(self.finished):
             self._restart()
-        new = trees.from_bytes(data[len(self.finished) :], self.bins)
+        added = np.frombuffer(bytearray(memoryview(data)[len(self.finished) :]), dtype=np.uint8)
         outputs = self.objective.outputs
+        new = trees.SentTrees(added, self.bins, max(1, len(added) // trees.SMALLEST))
         if len(new) % outputs:
             raise BadData("boost: the trees of a round are incomplete.")
         self.rounds += len(new) // outputs
-        for t, tree in enumerate(new):
+        for t in range(len(new)):
             k = t % outputs
-            first = t < outputs and k < len(self._open) and tree.extends(self._open[k])
-            node = self.node[k] if first else np.zeros(len(self.codes), dtype=np.int32)
-            self.margin[:, k] += leaf_values(tree, self.codes, self.bins, node)
-        self.finished, self._open, self._gradients = data, [], None
+            if t >= outputs:  # a party that was restarted is sent several rounds at once
+                self.node[k], self._open = 0, None
+            if kernels.has_numba():
+                kernels.add_leaves(new, t, self._open, k, self.codes, self.node[k], self.margin)
+            else:
+                self._start_unless_extended(k, new.nodes[t])
+                self.margin[:, k] += leaf_values(new.nodes[t], self.codes, self.bins, self.node[k])
+        self.finished, self._open, self._gradients = data, None, None
         self.node[:] = 0
 
-    def grow(self, open_trees: Sequence[trees.Nodes]) -> None:
+    def grow(self, growing: trees.SentTrees) -> None:
         """Move every row to its leaf of the growing trees."""
-        for k, tree in enumerate(open_trees):
-            if k >= len(self._open) or not tree.extends(self._open[k]):
-                self.node[k] = 0
+        for k, tree in enumerate(growing.nodes):
+            self._start_unless_extended(k, tree)
             if len(tree.feature) > 1:
                 kernels.descend(self.codes, tree, self.bins, self.node[k])
-        self._open = list(open_trees)
+        self._open = growing
+
+    def grow_and_count(
+        self,
+        growing: trees.SentTrees,
+        slots: Sequence[np.ndarray],
+        counts: Sequence[int],
+        used: np.ndarray,
+        columns: np.ndarray,
+        bins: Bins,
+        scale: tuple[float, float],
+    ) -> list[np.ndarray]:
+        """As `grow`; return the words of the histograms over these columns. Needs numba."""
+        g, h = self.gradients(scale)
+        found = [
+            kernels.route_and_count(
+                growing, self._open, k, self.codes, self.node[k], slots[k], used, columns, g[k], h[k],
+                bins.offsets, (counts[k], bins.cells),
+            )
+            for k in range(len(growing))
+        ]  # fmt: skip
+        self._open = growing
+        return found
+
+    def _start_unless_extended(self, k: int, tree: trees.Nodes) -> None:
+        """Rows are in the leaves of the open tree: they begin at the root unless this one extends it."""
+        if self._open is None or k >= len(self._open) or not tree.extends(self._open.nodes[k]):
+            self.node[k] = 0
 
     def gradients(self, scale: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
         """Return g and h of each row as integers, outputs × rows, clipped to ±UNITS."""

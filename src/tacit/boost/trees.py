@@ -7,13 +7,16 @@ set. Rows without a value go where `default_left` says.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import BadData
+from . import kernels
 from .bins import MOST_CELLS, Bins
 
 LEAF = -1
@@ -80,8 +83,10 @@ class Tree:
         """Return what predictions need, as arrays."""
         sets = np.zeros((len(self.sets), MOST_CELLS), dtype=bool)
         flags = np.array(self.default_left, dtype=np.uint8)
+        set_of = np.full(len(flags), -1, dtype=np.int16)
         for k, node in enumerate(sorted(self.sets)):
             flags[node] += 2
+            set_of[node] = k
             sets[k, : len(self.sets[node])] = self.sets[node]
         return Nodes(
             np.array(self.feature, dtype=np.int16),
@@ -90,7 +95,7 @@ class Tree:
             flags,
             np.array(self.value, dtype=np.float32),
             sets,
-            _number_sets(flags),
+            set_of,
         )
 
     def check(self, bins: Bins) -> None:
@@ -115,6 +120,8 @@ class Nodes(NamedTuple):
 
     def extends(self, earlier: Nodes) -> bool:
         """Whether every split of the earlier tree is one of this one: rows then only move further down."""
+        if kernels.has_numba():
+            return kernels.extends(self, earlier)
         n = len(earlier.feature)
         if len(self.feature) < n:
             return False
@@ -138,40 +145,90 @@ class Nodes(NamedTuple):
         return table
 
 
-def _number_sets(flags: np.ndarray) -> np.ndarray:
-    has_set = flags >> 1
-    if not has_set.any():
-        return np.full(len(flags), -1, dtype=np.int16)
-    return np.where(has_set, np.cumsum(has_set, dtype=np.int16) - 1, -1).astype(np.int16)
+_WRONG = (
+    "a node of a tree splits a feature that is not one of the {features}.",
+    "a node of a tree has no valid children.",
+    "a node of a tree has a split of another kind than its feature.",
+    "a node of a tree has a cut outside its feature's cells.",
+    "the nodes of a tree do not form one tree with finite leaves.",
+    "trees: the last one is cut off.",
+    "trees: one is empty or cut off.",
+)
 
 
 def check_nodes(nodes: Nodes, bins: Bins) -> None:
-    """Raise BadData unless this is a tree over these bins: what another party sent is not trusted."""
+    """Write `set_of`; raise BadData unless this is a tree over these bins: what was sent is not trusted."""
+    wrong = kernels.find_wrong(nodes, bins) if kernels.has_numba() else _find_wrong(nodes, bins)
+    if wrong:
+        raise _refuse(wrong, bins)
+
+
+def _refuse(wrong: int, bins: Bins) -> BadData:
+    return BadData(_WRONG[wrong - 1].format(features=len(bins.features)))
+
+
+def _find_wrong(nodes: Nodes, bins: Bins) -> int:
+    """Return 0, or the number of the sentence above; compiled.check_loop is the same with numba."""
     n, features = len(nodes.feature), len(bins.features)
     at = np.flatnonzero(nodes.feature != LEAF)
     f, first = nodes.feature[at], nodes.left[at].astype(np.int64)
     if len(at) and (f.min() < 0 or f.max() >= features):
-        raise BadData(f"a node of a tree splits a feature that is not one of the {features}.")
+        return 1
     if len(at) and ((first <= at).any() or first.max() >= n - 1):
-        raise BadData("a node of a tree has no valid children.")
-    with_set = (nodes.flags[at] >> 1).astype(bool)
+        return 2
+    has_set, is_split = (nodes.flags >> 1).astype(bool), nodes.feature != LEAF
+    nodes.set_of[:] = np.where(has_set, np.cumsum(has_set) - 1, -1)
     if (
         nodes.flags.max() > 3
-        or len(nodes.sets) != int(with_set.sum())
-        or (bins.is_category[f] != with_set).any()
+        or (has_set & ~is_split).any()
+        or len(nodes.sets) != int(has_set.sum())
+        or (bins.is_category[f] != has_set[at]).any()
     ):
-        raise BadData("a node of a tree has a split of another kind than its feature.")
+        return 3
     if (nodes.cut[at] >= bins.widths[f]).any():
-        raise BadData("a node of a tree has a cut outside its feature's cells.")
-    if (np.bincount(np.concatenate([first, first + 1]), minlength=n)[1:] != 1).any() or not np.isfinite(
-        nodes.value
-    ).all():
-        raise BadData("the nodes of a tree do not form one tree with finite leaves.")
+        return 4
+    once = np.bincount(np.concatenate([first, first + 1]), minlength=n)[1:] == 1
+    return 0 if once.all() and np.isfinite(nodes.value).all() else 5
 
 
-_HEAD = np.dtype("<u2")  # nodes, sets
+class SentTrees:
+    """Trees as they were sent, checked; `nodes` are made of them where arrays are needed."""
+
+    def __init__(self, data: np.ndarray, bins: Bins, most: int):
+        """`data`: bytes; BadData unless these are at most `most` trees over these bins."""
+        self.data, self.bins = data, bins
+        starts, found = np.zeros((2, most), dtype=np.int64)
+        if kernels.has_numba():
+            count = kernels.scan_trees(data, bins, starts, found)
+            if count < 0:
+                raise _refuse(-count, bins)
+        else:
+            count = len(self.nodes)
+            found[:count] = [len(tree.feature) for tree in self.nodes[:most]]
+        if count > most:
+            raise BadData(f"trees: {count} were sent, and at most {most} are expected.")
+        self.sizes: list[int] = found[:count].tolist()
+        self._begin: list[int] = starts[:count].tolist()
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @cached_property
+    def nodes(self) -> list[Nodes]:
+        return from_bytes(self.data, self.bins)
+
+    def start(self, k: int) -> int:
+        """Return where tree k begins; −1 if there is none."""
+        return self._begin[k] if k < len(self.sizes) else -1
+
+
+_HEAD = struct.Struct("<HH")  # nodes, sets
 _PARTS = (("<i2", "feature"), ("<i2", "left"), ("u1", "cut"), ("u1", "flags"), ("<f4", "value"))
-_NODE = sum(np.dtype(kind).itemsize for kind, _ in _PARTS)
+_COLUMNS = [(np.dtype(kind), np.dtype(kind).itemsize) for kind, _ in _PARTS]
+_NODE = sum(width for _, width in _COLUMNS)
+
+
+SMALLEST = 4 + _NODE  # bytes of a tree
 
 
 def to_bytes(trees: Sequence[Tree]) -> bytes:
@@ -179,32 +236,32 @@ def to_bytes(trees: Sequence[Tree]) -> bytes:
     out = []
     for tree in trees:
         nodes = tree.nodes()
-        out.append(np.array([len(tree), len(nodes.sets)], dtype=_HEAD).tobytes())
+        out.append(_HEAD.pack(len(tree), len(nodes.sets)))
         out += [column.astype(kind, copy=False).tobytes() for (kind, _), column in zip(_PARTS, nodes)]
         out.append(np.packbits(nodes.sets).tobytes())
     return b"".join(out)
 
 
-def from_bytes(data: bytes, bins: Bins) -> list[Nodes]:
+def from_bytes(data: bytes | np.ndarray, bins: Bins) -> list[Nodes]:
     """Return the trees that `to_bytes` described; raise BadData for anything else."""
-    trees, at = [], 0
-    while at < len(data):
-        if len(data) < at + 4:
-            raise BadData("trees: the last one is cut off.")
-        n, marked = np.frombuffer(data, _HEAD, 2, at).tolist()
-        end = at + 4 + n * _NODE + marked * SET_BYTES
-        if not n or end > len(data):
-            raise BadData("trees: one is empty or cut off.")
-        at += 4
-        columns: list[np.ndarray] = []
-        for kind, _ in _PARTS:
-            columns.append(np.frombuffer(data, kind, n, at))
-            at += columns[-1].nbytes
-        packed = np.frombuffer(data, np.uint8, marked * SET_BYTES, at)
-        at = end
-        sets = np.unpackbits(packed).reshape(marked, MOST_CELLS).astype(bool)
+    trees, at, size = [], 0, len(data)
+    view = memoryview(data).toreadonly()  # type: ignore[arg-type]  # an array is a buffer
+    while at < size:
+        if size < at + 4:
+            raise _refuse(6, bins)
+        n, marked = _HEAD.unpack_from(view, at)
+        start, at = at + 4, at + 4 + n * _NODE + marked * SET_BYTES
+        if not n or at > size:
+            raise _refuse(7, bins)
+        columns = []
+        for kind, width in _COLUMNS:
+            columns.append(np.frombuffer(view, kind, n, start))
+            start += n * width
+        packed = np.frombuffer(view, np.uint8, marked * SET_BYTES, start)
+        sets = np.unpackbits(packed).view(np.bool_).reshape(marked, MOST_CELLS)
         feature, left, cut, flags, value = columns
-        nodes = Nodes(feature, left, cut, flags, value, sets, _number_sets(flags))
+        set_of = np.empty(n, dtype=np.int16)  # check_nodes writes it
+        nodes = Nodes(feature, left, cut, flags, value.copy(), sets, set_of)  # value: aligned
         check_nodes(nodes, bins)
         trees.append(nodes)
     return trees

@@ -17,7 +17,7 @@ import pandas as pd
 from ..errors import BadData
 from ..parameters import nearest
 from ..stats.columns import _natural, is_number, numbers, text_of
-from .bins import MOST_CELLS, MOST_LEVELS, Bins, Feature
+from .bins import MOST_CELLS, MOST_LEVELS, Bins, Feature, refuse_dates
 from .cut_search import LEVELS, CutSearch, count_keys, count_rounded
 from .trees import Split
 
@@ -45,11 +45,7 @@ class OwnBins:
         for name in known:
             column = frame[name]
             if name in categories or not (is_number(column) or pd.api.types.is_bool_dtype(column.dtype)):
-                if pd.api.types.is_datetime64_any_dtype(column.dtype):
-                    raise BadData(
-                        f"the table of {who!r}: column {name!r} contains dates. Convert it to a number, like "
-                        "days since a date, or leave it out."
-                    )
+                refuse_dates(column, who)
                 counts = column.dropna().map(text_of).value_counts()
                 kept = [str(v) for v, n in counts.items() if n >= min_rows][:MOST_LEVELS]
                 feature = Feature(name, levels=tuple(sorted(kept, key=_natural)))

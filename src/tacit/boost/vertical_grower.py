@@ -1,7 +1,7 @@
 """Grow trees over columns of several parties: the label holder's part.
 
 K. Cheng, T. Fan, Y. Jin, Y. Liu, T. Chen, D. Papadopoulos, Q. Yang, "SecureBoost: A Lossless Federated
-Learning Framework", 2021, algorithms 1 and 2, with secret shares for the encryption. The label holder knows
+Learning Framework", 2021, algorithms 1 and 2, with secret shares or other encryption. The label holder knows
 the labels, its own columns and the rows of each node. What others hold comes from a `Foreign`: sums over
 their cells and sides of their splits.
 """
@@ -25,8 +25,6 @@ from .rows import UNITS
 from .splits import SplitRules, find_splits
 from .vertical_bins import RECORD, OwnSplit, anonymous, to_record
 
-SHIFT = 44  # of the number of rows in the second of two words: below it are Hessians of up to 2^17 rows
-PACKED_ROWS = 1 << 17
 LEAF = -1
 HELD_OUT = 0.2  # of the rows, with early stopping
 _HOLD, _SAMPLE = 11, 12  # random streams of the seed
@@ -64,6 +62,36 @@ class Foreign(Protocol):
 
 
 @dataclass(frozen=True)
+class Packing:
+    """A row's words: its gradient, and its Hessian (up to 2^26) with its count, which is shifted.
+
+    With many rows the count is a word of its own.
+    """
+
+    shift: int
+    below: int  # rows: their Hessians are below the shift, and their number fits above it
+
+    def channels(self, rows: int) -> int:
+        return 2 if rows < self.below else CHANNELS
+
+    def pack(self, g: np.ndarray, h: np.ndarray, used: np.ndarray) -> np.ndarray:
+        """Return the words of each row: channels × rows; 0 where a row is not used."""
+        if self.channels(len(g)) == 2:
+            return np.stack([g * used, (h + (1 << self.shift)) * used])
+        return np.stack([g * used, h * used, used.astype(np.int64)])
+
+    def unpack(self, sums: np.ndarray) -> np.ndarray:
+        """Return Σg, Σh, rows of … × channels."""
+        if sums.shape[-1] == CHANNELS:
+            return sums
+        both = sums[..., 1]
+        return np.stack([sums[..., 0], both & ((1 << self.shift) - 1), both >> self.shift], axis=-1)
+
+
+PACKINGS = {"shares": Packing(44, 1 << 17), "he": Packing(42, 1 << 16)}  # words of 64 and of 59 bits
+
+
+@dataclass(frozen=True)
 class VerticalRules:
     """How trees grow."""
 
@@ -78,33 +106,18 @@ class VerticalRules:
     held_out: float = 0.0
     early_stopping: int = 0
     seed: int = 0
+    backend: str = "shares"
+
+    @property
+    def packing(self) -> Packing:
+        return PACKINGS[self.backend]
 
     def most_vectors(self, outputs: int, rows: int) -> int:
         """The most vectors whose sums are asked for: of two siblings one."""
-        return self.trees * outputs * (1 << (self.depth - 1)) * channels_of(rows)
+        return self.trees * outputs * (1 << (self.depth - 1)) * self.packing.channels(rows)
 
     def most_splits(self, outputs: int) -> int:
         return self.trees * outputs * ((1 << self.depth) - 1)
-
-
-def channels_of(rows: int) -> int:
-    """Words of a row: its gradient, and its Hessian with its count; with many rows the count is alone."""
-    return 2 if rows < PACKED_ROWS else 3
-
-
-def pack(g: np.ndarray, h: np.ndarray, used: np.ndarray) -> np.ndarray:
-    """Return the words of each row: channels × rows; 0 where a row is not used."""
-    if channels_of(len(g)) == 2:
-        return np.stack([g * used, (h + (1 << SHIFT)) * used])
-    return np.stack([g * used, h * used, used.astype(np.int64)])
-
-
-def unpack(sums: np.ndarray) -> np.ndarray:
-    """Return Σg, Σh, rows of … × channels."""
-    if sums.shape[-1] == CHANNELS:
-        return sums
-    both = sums[..., 1]
-    return np.stack([sums[..., 0], both & ((1 << SHIFT) - 1), both >> SHIFT], axis=-1)
 
 
 @dataclass
@@ -317,6 +330,7 @@ class Grower:
     ) -> list[_Best | None]:
         """The best split of each node of a level; of two siblings only the one with fewer rows is summed."""
         small = [min(pair, key=lambda one: int(one.total[2])) for pair in pairs]
+        pack = self.rules.packing.pack
         vectors = np.concatenate([pack(g[s.tree], h[s.tree], used & (node[s.tree] == s.node)) for s in small])
         own = [self._own_hist(s, g, h, used, node) for s in small]
         searched = None
@@ -386,8 +400,8 @@ class Grower:
 
     def _read(self, sums: np.ndarray, place: int, name: str, one: _Node) -> np.ndarray:
         """Return a party's sums of a node; raise ProtocolError unless each column adds up to the node's."""
-        channels = channels_of(self.n)
-        hist = unpack(sums[place * channels : (place + 1) * channels].T)
+        channels = self.rules.packing.channels(self.n)
+        hist = self.rules.packing.unpack(sums[place * channels : (place + 1) * channels].T)
         widths = self.foreign.layouts[name].widths
         starts = np.concatenate([[0], np.cumsum(widths)[:-1]]).astype(np.int64)
         if len(widths) and (np.add.reduceat(hist, starts, axis=0) != one.total).any():
@@ -438,7 +452,7 @@ def find_records(
     scale: tuple[float, float],
 ) -> list[tuple[float, bytes]]:
     """The helper's search: (gain, record) of the best split of each node; nodes × cells × channels words."""
-    hist = unpack(sums)
+    hist = PACKINGS["shares"].unpack(sums)
     if not widths:
         return [(0.0, bytes(RECORD))] * len(hist)
     bins = Bins(anonymous(widths, is_category))

@@ -309,15 +309,28 @@ def _run(args: argparse.Namespace) -> Answer:
     (fed,) = job.federations()
     import tacit
 
+    from ..config.audit import keep_terms, kept_terms
     from ..config.toml import named
     from .progress import Watch, result_line
 
+    terms = job.release if args.resume is None else kept_terms(out)
+
     def began() -> None:
         args.resume_with = f"tacit run --resume {shlex.quote(str(out))}"
+        if terms is not None:
+            keep_terms(out, terms)
 
     with Watch(args.quiet, rounds=options.get("rounds", 0), began=began) as watch, named(job.file):
         result = tacit.train(fed, **options, out=out, resume=args.resume is not None, watch=watch)
-    return answer_run(result, out, watch.notes, [result_line(result.metrics, result.metric, result.events)])
+    lines = [result_line(result.metrics, result.metric, result.events)]
+    if terms is None:
+        return answer_run(result, out, watch.notes, lines)
+    from .audit import attack
+
+    found, _ = attack(out, terms, args.quiet)
+    args.code = 0 if found.passed else 2
+    args.result_lines = [found.headline()]
+    return answer_run(result, out, watch.notes, [*lines, *found.lines()], released=found.passed)
 
 
 def answer_run(result: Result, out: Path, notes: list[str], lines: list[str], **more: Any) -> Answer:

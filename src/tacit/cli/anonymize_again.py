@@ -50,6 +50,7 @@ def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
 def _anonymize_again(args: argparse.Namespace) -> Answer:
     from ..anonymity import ReleaseHistory, pseudonyms, report
     from ..anonymity.classes import check_columns
+    from ..anonymity.release import format_count
     from ..data.table_files import check_table_name, read_header, read_table, write_table
     from ..errors import BadParameter
     from ..files import check_free
@@ -66,6 +67,7 @@ def _anonymize_again(args: argparse.Namespace) -> Answer:
     page = report_file(args, [args.table, out])
     file = history_file(args, [args.table, out, args.after])
     history = ReleaseHistory.load(args.after)
+    count_releases = format_count(len(history.releases), "earlier release")
     with Progress(args.quiet) as progress:
         progress.step(f"reading {args.table}")
         separator, frame = read_header(args.table).separator, read_table(args.table, text=True)
@@ -76,7 +78,7 @@ def _anonymize_again(args: argparse.Namespace) -> Answer:
         frame = frame.drop(columns=dropped)
         import tacit
 
-        progress.step(f"anonymizing {len(frame):,} rows after {len(history.releases)} releases")
+        progress.step(f"anonymizing {len(frame):,} rows after {count_releases}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the risk is measured and reported below
             result = tacit.anonymize_again(

@@ -62,16 +62,16 @@ def _boost(args: Any) -> Answer:
 
 
 def _boost_vertical(args: Any, deployed: Any) -> Answer:
-    if args.changes or args.state is not None:
+    if args.changes or (args.state is not None and args.kit is None):
         raise BadParameter(
-            "boost: --set and --state are for parties with the same columns; parties with different columns "
-            "agree to the job file as it is, and start again after a kill."
+            "boost: --set is for parties with the same columns; parties with different columns agree to the "
+            "job file as it is. --state is for a party with its kit."
         )
     if args.kit is not None:
         if args.processes or args.report:
             raise BadParameter("boost: --processes and --report are for runs without a kit.")
         kit = kit_of(args.kit, "tacit boost --kit")
-        value = deployed.take_part(kit, args.job, args.data, args.out, args.patience, args.wait)
+        value = deployed.take_part(kit, args.job, args.data, args.out, args.patience, args.wait, args.state)
         return answer(value, _lines(value))
     if args.out is None or args.data is not None:
         raise BadParameter(

@@ -25,9 +25,11 @@ def add(verb: Callable[..., Any]) -> None:
 
 
 def _export(args: Any) -> Answer:
+    from ..release.audited import check_released
     from ..release.export import export
     from ..release.release import read_model
 
+    check_released(args.run)
     release, module = read_model(args.run)
     path = export(release, module, args.out, encoded=args.encoded, force=args.force)
     return answer({"run": args.run, "out": str(path)}, [str(path)])

@@ -30,6 +30,18 @@ def add(verb: Callable[..., Any]) -> None:
         ),
         arg("--kit", required=True, metavar="DIR", help="your start kit"),
         DATA,
+        arg(
+            "--script",
+            metavar="FILE",
+            help="client: your own training script, which asks for tasks with tacit.client (not with --data)",
+        ),
+        arg(
+            "--script-arg",
+            dest="script_args",
+            action="append",
+            metavar="TEXT",
+            help="client: an argument of the script; may be given several times",
+        ),
         STATE,
         arg("--device", metavar="NAME", help="client: where it trains: cpu, cuda or auto (default: cpu)"),
         arg(
@@ -98,9 +110,8 @@ def _party(args: Any) -> Answer:
 
     need_net("tacit party")
     from ..jobs.train import deployed
-    from ..release.release import read_release
     from ..runtimes import kits
-    from .progress import ClientWatch, client_lines
+    from .progress import ClientWatch
 
     kit = kits.load(args.kit)
     if kit.role == "hub":
@@ -112,11 +123,13 @@ def _party(args: Any) -> Answer:
         return _check(args, deployed.check_party(kit, args.job, args.data))
     logs()
     if kit.role == "client":
+        if args.script is not None:
+            return _run_script(args, kit)
         if args.data is None:
             raise BadParameter(
                 f"party: {kit.name!r} is a client, so it takes --data. Give --data with your own file; with "
                 "a job as well, the server's must be "
-                "that job."
+                "that job. Or give --script with your own training script."
             )
         for name in ("deadline", "at_least", "out", "resume"):
             if getattr(args, name) is not None:
@@ -128,27 +141,55 @@ def _party(args: Any) -> Answer:
             value = deployed.take_part(
                 kit, args.data, args.state, args.patience, args.job, args.device or "cpu", args.again, watch
             )
-        if value["model"] is not None:  # people at different parties compare it: each had it from the server
-            value["model_sha256"] = read_release(value["model"])[1]
-        return answer(value, client_lines(value))
-    if args.data is not None or args.state is not None or args.device is not None or args.again:
+        return _contribution(value)
+    if any(v is not None for v in (args.data, args.script, args.state, args.device)) or args.again:
         raise BadParameter(
-            f"party: {kit.name!r} is the server, which has no rows of its own. Leave out --data, --state, "
-            "--device and --again."
+            f"party: {kit.name!r} is the server, which has no rows of its own. Leave out --data, --script, "
+            "--state, --device and --again."
         )
     if args.job is None:
         raise BadParameter("party: the server needs a job. Give a job file (`tacit party --kit … job.toml`).")
     return _coordinate(args, kit, deployed)
 
 
+def _run_script(args: Any, kit: Any) -> Answer:
+    from ..jobs.train import deployed
+    from ..jobs.train.client import Client, run_script
+    from .progress import ClientWatch
+
+    if args.data is not None or args.device is not None:
+        raise BadParameter("party: a script reads its own rows. Leave out --data and --device.")
+    if args.job is None:
+        raise BadParameter("party: a script needs the job that you agreed to. Give its job file.")
+    with ClientWatch(args.quiet) as watch:
+        party = Client(
+            kit.name,
+            lambda exchange: deployed.take_part(
+                kit, None, args.state, args.patience, args.job, "cpu", args.again, watch, exchange
+            ),
+        )
+        value = run_script(args.script, args.script_args or [], party)
+    return _contribution(value)
+
+
+def _contribution(value: dict[str, Any]) -> Answer:
+    from ..release.release import read_release
+    from .progress import client_lines
+
+    if value["model"] is not None:  # people at different parties compare it: each had it from the server
+        value["model_sha256"] = read_release(value["model"])[1]
+    return answer(value, client_lines(value))
+
+
 def _coordinate(args: Any, kit: Any, deployed: Any) -> Answer:
+    from ..jobs.approved import read_approved
     from . import _out, check_resume
     from .progress import Watch
 
     if args.resume is not None:
         check_resume(args, "party", "run", "job.toml")
     out = _out(args) if args.resume is None else Path(args.resume)
-    rounds = deployed.read(args.job, args.changes)[1].get("rounds", 0)
+    rounds = deployed.read(args.job, args.changes, read_approved(kit.directory))[1].get("rounds", 0)
     with Watch(args.quiet, rounds=rounds) as watch:
         result = deployed.coordinate(
             kit,

@@ -13,7 +13,11 @@ def add(verb: Callable[..., Any]) -> None:
         "plan",
         _plan,
         "Show what a job would reveal: who sees what, ε and δ, bytes, dropouts. Nothing is trained.",
-        arg("job", help="any job file (TOML): of run, compare, party, train-private, pate, split or ftl"),
+        arg(
+            "job",
+            help="any job file (TOML): of run, compare, party, train-private, pate, split, ftl or boost "
+            "over different columns",
+        ),
         arg("--kit", metavar="DIR", help="a start kit, for the job file of a run between real parties"),
         arg(
             "--parties",

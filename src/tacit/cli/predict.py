@@ -61,7 +61,16 @@ def add(verb: Callable[..., Any]) -> None:
             help="with a run of two classes: the probability from which the second is predicted",
         ),
         arg("--separator", metavar="SIGN", help="with a run: of the new rows' file (default: detected)"),
-        arg("--decimal", default=".", metavar="SIGN", help="with a run: '.' (default) or ','"),
+        arg(
+            "--decimal",
+            metavar="SIGN",
+            help="with a run: decimal sign, '.' or ',' (default: as the run's job declares, or '.')",
+        ),
+        arg(
+            "--encoding",
+            metavar="NAME",
+            help="with a run: such as cp1252 (default: UTF-8, or as the run's job declares)",
+        ),
         arg(
             "--receiver",
             metavar="PARTY",
@@ -102,6 +111,7 @@ def _score(args: Any) -> Answer:
         threshold=args.threshold,
         separator=args.separator,
         decimal=args.decimal,
+        encoding=args.encoding,
         force=args.force,
     )
     lines = [*(f"note    {note}" for note in scored.notes), f"{scored.rows:,} rows, scores in {scored.out}"]

@@ -6,7 +6,7 @@ import argparse
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from ..errors import BadData, BadParameter, MissingFiles
 from ..files import check_new
 from ..parameters import check, from_table, nearest, refuse
 from ..progress import Progress
+from .release import RELEASE_OPTIONS, attack_rows, check_release_options, format_release
 from .sampling import (
     OPTIONS,
     check_network,
@@ -28,7 +29,7 @@ from .verbs import DROP, FORCE, PARAMETER, QUIET, Answer, answer, arg, parse_col
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from ..synth import Generator, Table
+    from ..synth import Evaluation, Generator, SyntheticRelease, Table
 
 # share of the rows held out for a report: without held-out rows, copying looks like quality
 HOLDOUT = 0.2
@@ -50,12 +51,19 @@ def add(verb: Callable[..., Any]) -> None:
             "--model",
             default="cart",
             help="cart (default), argn, gaussiancopula, bayes, independent, ctgan, tvae, wgan, gan or "
-            "tabddpm; private, with --columns and --rows: mst, aim, dpargn, pategan, dpctgan or dpgan; case "
-            "does not matter",
+            "tabddpm; private, with --columns and --rows: mst, aim, dpargn, pategan, dpctgan or dpgan, and "
+            "for events privatesequences; case does not matter",
         ),
         arg("--epochs", type=int, help="short for --set epochs=N, for models that have epochs"),
         PARAMETER,
         arg("--columns", metavar="FILE", help=COLUMNS),
+        arg(
+            "--domain-epsilon",
+            type=float,
+            metavar="E",
+            help="part of a private model's ε that pays for bounds and categories that --columns leaves "
+            'open (job = "categorical"); without it they must be declared',
+        ),
         DROP,
         arg(
             "--floor",
@@ -63,6 +71,11 @@ def add(verb: Callable[..., Any]) -> None:
             metavar="N",
             help="values that fewer than N rows share are not published: rare categories are replaced, "
             "extreme numbers are cut off (default: 10; 1 publishes every value)",
+        ),
+        arg(
+            "--protect",
+            choices=["outliers"],
+            help="outliers: rows with rare combinations, or far from all others, are generalized or left out",
         ),
         arg(
             "--person",
@@ -77,6 +90,11 @@ def add(verb: Callable[..., Any]) -> None:
         ),
         arg(
             "--time", metavar="COLUMN", help="for a table of events: when each event was, a date or a number"
+        ),
+        arg(
+            "--attributes",
+            metavar="COLUMNS",
+            help="for --model privatesequences: columns that do not change within an entity, by commas",
         ),
         arg(
             "--rows",
@@ -123,6 +141,7 @@ def add(verb: Callable[..., Any]) -> None:
             metavar="SHARE",
             help=f"share of the rows held out for the report (default: {HOLDOUT} with --report)",
         ),
+        *RELEASE_OPTIONS,
         FORCE,
         QUIET,
         epilog="Any parameter of the generator can be set with --set, like --set leaf=20. A report holds out "
@@ -135,12 +154,22 @@ def _synth(args: argparse.Namespace) -> Answer:
     from ..synth import IdentifierWarning, Table, describe
     from ..synth.protect import FLOOR
     from .synth_linked import is_linked, synth_linked
+    from .synth_private import PRIVATE_SEQUENCES, synth_private
 
+    if args.model.lower() == PRIVATE_SEQUENCES and not args.load:
+        return synth_private(args)
+    if args.attributes is not None:
+        raise BadParameter(
+            "synth: --attributes is for --model privatesequences; other models find out which columns do not "
+            "change. Remove it."
+        )
     if is_linked(args):
         return synth_linked(args)
     _check(args)
     started, seed = time.monotonic(), args.seed or 0
     frame = holdout = None
+    estimated: list[str] = []
+    released: SyntheticRelease | None = None
     with Progress(args.quiet) as progress:
         if args.load:
             from ..synth import load
@@ -149,6 +178,8 @@ def _synth(args: argparse.Namespace) -> Answer:
             check_network(args, generator)
         else:
             generator = make_generator(args, insecure_seed=args.insecure_seed)
+            if args.domain_epsilon is not None:
+                generator = with_domain_epsilon(generator, args.domain_epsilon)
             _check_private(args, generator)
             check_network(args, generator)
             read = read_table(args.table, declared=_declared_values(args.columns))
@@ -156,6 +187,7 @@ def _synth(args: argparse.Namespace) -> Answer:
             rows = args.rows or len(frame)
             learned = frame.drop(columns=args.person) if args.person else frame
             table = _table(learned, args.columns, generator.private)
+            estimated = _check_open(table, generator, args)
             _check_names(learned, table, args)
             if not generator.private:
                 reading = describe(learned, table or Table.infer(learned), args.floor or FLOOR)
@@ -163,13 +195,20 @@ def _synth(args: argparse.Namespace) -> Answer:
                     progress.line(line)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", IdentifierWarning)  # it is in the table of columns
-                generator.fit(frame, table, watch=show_event(progress), floor=args.floor, person=args.person)
+                generator.fit(frame, table, watch=show_event(progress), **_fit_options(args))
             fit_seconds = time.monotonic() - started
+            if args.release:  # raises before anything is written
+                released = attack_rows(
+                    args, generator, frame, holdout, table, rows, show_event(progress), _fit_options(args)
+                )
         conditions = parse_conditions(generator.table, args.conditions)
         sampling = parse_sampling(args, generator.table, _parse_condition)
         if args.save:
             generator.save(args.save, force=args.force)
-        if args.impute:
+        if released is not None:
+            if args.out:
+                write_rows([released.table], generator, Path(args.out))
+        elif args.impute:
             values = {
                 c.name: list(c.values)
                 for c in generator.table.columns
@@ -194,6 +233,7 @@ def _synth(args: argparse.Namespace) -> Answer:
     lines = [
         *generator.ledger.stamps,
         *(f"privacy    ε = {s.epsilon:.4g}, δ = {s.delta:g}, {s.unit}" for s in generator.ledger.spent),
+        *describe_domains(generator, estimated),
         *describe_protection(generator),
         *([f"{rows:,} rows   {args.out}"] if args.out else []),
         *([f"generator  {args.save}"] if args.save else []),
@@ -202,24 +242,55 @@ def _synth(args: argparse.Namespace) -> Answer:
         value["fit_seconds"] = fit_seconds
         if not generator.private:  # the number of rows is private, and ε does not cover it
             value["trained_on"] = len(frame)  # type: ignore[arg-type]
+    if released is not None:
+        value |= {"checks": released.to_dict()["checks"], "notes": released.notes}
+        lines += format_release(released)
     if args.report:
-        from ..synth.evaluate import evaluate
-
         assert frame is not None
-        scores = evaluate(
-            frame,
-            generator.sample(len(frame), seed=seed),
-            holdout,
-            args.target,
-            table=generator.table,
-            name=name,
-            seed=seed,
-            person=args.person,
-        )
+        scores = released.evaluation if released is not None else _evaluate(args, generator, frame, holdout)
         scores.report(args.report)
         value |= {"scores": {s.name: s.value for s in scores.scores}, "warnings": scores.warnings}
         lines += [str(scores), f"report     {args.report}"]
     return answer(value, lines)
+
+
+def _fit_options(args: argparse.Namespace) -> dict[str, Any]:
+    return {"floor": args.floor, "person": args.person, "protect": args.protect}
+
+
+def _evaluate(
+    args: argparse.Namespace, generator: Generator, frame: DataFrame, holdout: DataFrame | None
+) -> Evaluation:
+    from ..synth.evaluate import evaluate
+
+    seed = args.seed or 0
+    return evaluate(
+        frame,
+        generator.sample(len(frame), seed=seed),
+        holdout,
+        args.target,
+        table=generator.table,
+        name=type(generator).__name__,
+        seed=seed,
+        person=args.person,
+    )
+
+
+def describe_domains(generator: Generator, estimated: Sequence[str]) -> list[str]:
+    """Say which domains were estimated privately."""
+    from ..synth.domains import write_domain
+
+    return [f"domain     {c.name}: {write_domain(c)}" for c in generator.table.columns if c.name in estimated]
+
+
+def with_domain_epsilon(generator: Any, part: float) -> Any:
+    """Let a part of a private generator's ε pay for domains."""
+    if not generator.private:
+        raise BadParameter(
+            f"synth: --domain-epsilon is for private models, and {type(generator).__name__} is not private. "
+            "Remove it, or choose --model mst."
+        )
+    return check(replace(generator, domain_epsilon=part))
 
 
 def describe_protection(generator: Generator) -> list[str]:
@@ -228,7 +299,11 @@ def describe_protection(generator: Generator) -> list[str]:
     if protection.floor <= 1:
         return [] if generator.private else ["protection none: values of single rows are published (floor=1)"]
     changed = ", ".join(f"{name} ({n} rows)" for name, n in protection.replaced.items()) or "none"
-    return [f"protection values of fewer than {protection.floor} rows replaced: {changed}"]
+    found = protection.outliers
+    moved = (
+        [f"outliers   {found['generalized']} rows generalized, {found['left out']} left out"] if found else []
+    )
+    return [f"protection values of fewer than {protection.floor} rows replaced: {changed}", *moved]
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -252,18 +327,22 @@ def _check(args: argparse.Namespace) -> None:
             and (
                 args.report
                 or args.columns
+                or args.domain_epsilon is not None
                 or args.epochs
                 or args.changes
                 or args.drop
                 or args.holdout
                 or args.floor is not None
                 or args.person is not None
+                or args.protect is not None
+                or args.release
                 or args.insecure_seed is not None
             ),
-            "synth: --load uses a fitted generator; remove --report, --columns, --epochs, --set, --drop, "
-            "--holdout, --floor, --person and --insecure-seed.",
+            "synth: --load uses a fitted generator; remove --report, --columns, --domain-epsilon, --epochs, "
+            "--set, --drop, --holdout, --floor, --person, --protect, --release and --insecure-seed.",
         ),
     )
+    check_release_options(args)
     if args.load and not Path(args.load).exists():
         raise MissingFiles(f"synth: there is no file {args.load}. Give --load the file that --save wrote.")
     check_sampling(args)
@@ -333,7 +412,8 @@ def _check_private(args: argparse.Namespace, generator: Any) -> None:
             generator.private and args.columns is None,
             f"synth: {name} is private and does not infer domains from the data. Declare every column in a "
             "file, from public knowledge, and give it with --columns: one line each, like "
-            'age = {kind = "integer", low = 0, high = 120}.',
+            'age = {kind = "integer", low = 0, high = 120}. Bounds and categories that are not public may be '
+            "left out if --domain-epsilon pays for their estimate.",
         ),
         (
             generator.private and args.out and args.rows is None and not args.impute,
@@ -341,6 +421,17 @@ def _check_private(args: argparse.Namespace, generator: Any) -> None:
             "Choose a round number with --rows.",
         ),
     )
+
+
+def _check_open(table: Table | None, generator: Any, args: argparse.Namespace) -> list[str]:
+    """Return the columns whose domains are estimated privately; refuse them without a part of ε."""
+    found = table.open_columns if table is not None and generator.private else []
+    if found and generator.domain_epsilon is None:
+        raise BadData(
+            f"synth: {args.columns} leaves bounds or categories of {', '.join(found)} open. Declare them "
+            "from public knowledge, or let a part of ε pay for a private estimate: --domain-epsilon 0.3."
+        )
+    return found
 
 
 def _check_names(frame: DataFrame, table: Table | None, args: argparse.Namespace) -> None:
@@ -354,6 +445,8 @@ def _check_names(frame: DataFrame, table: Table | None, args: argparse.Namespace
         from ..synth import Table
 
         known = Table.infer(frame) if table is None else table
+        if any(c.is_open for c in known.columns):
+            return  # their domains are not known before the fit
         conditions = parse_conditions(known, args.conditions)
         check_shares_and_fair(parse_sampling(args, known, _parse_condition), known, conditions)
 
@@ -380,7 +473,7 @@ def _columns_to_drop(args: argparse.Namespace) -> list[str]:
 
 
 def _split_holdout(frame: DataFrame, args: argparse.Namespace) -> tuple[DataFrame, DataFrame | None]:
-    share = args.holdout if args.holdout is not None else HOLDOUT if args.report else None
+    share = args.holdout if args.holdout is not None else HOLDOUT if args.report or args.release else None
     if share is None:
         return frame, None
     if args.person:
@@ -390,7 +483,7 @@ def _split_holdout(frame: DataFrame, args: argparse.Namespace) -> tuple[DataFram
     if not 2 <= held_out <= len(frame) - 2:
         raise BadParameter(
             f"synth: holding out {share:g} of {len(frame)} rows leaves too few on one side. Give more rows, "
-            "or remove --report and --holdout."
+            "or remove --report, --release and --holdout."
         )
     return shuffled.iloc[held_out:].reset_index(drop=True), shuffled.iloc[:held_out].reset_index(drop=True)
 
@@ -407,7 +500,7 @@ def _split_people(frame: DataFrame, share: float, args: argparse.Namespace) -> t
     if not 2 <= held_out.sum() <= len(frame) - 2:
         raise BadParameter(
             f"synth: holding out {share:g} of {len(order)} people leaves too few rows on one side. Give more "
-            "rows, or remove --report and --holdout."
+            "rows, or remove --report, --release and --holdout."
         )
     return frame[~held_out].reset_index(drop=True), frame[held_out].reset_index(drop=True)
 
@@ -466,7 +559,8 @@ def make_generator(
 def _table(frame: DataFrame, path: str | None, private: bool) -> Table | None:
     if path is None:
         return None
-    from ..synth import Column, Table, boolean, identifier
+    from ..synth import Table
+    from ..synth.columns import complete_kind
 
     columns, constraints = read_columns(path)
     if private:  # nothing may be inferred from the rows; the column names are public
@@ -477,14 +571,8 @@ def _table(frame: DataFrame, path: str | None, private: bool) -> Table | None:
                     f"synth: {path} does not declare the column {name!r}. Declare it, or drop it with "
                     f"--drop {name}."
                 )
-        complete = {"id": identifier(), "boolean": boolean()}  # kinds without further parameters
-        return Table.declare(
-            {
-                n: complete.get(c) or Column(c) if isinstance(c := columns[n], str) else c
-                for n in dict.fromkeys([*names, *columns])
-            },
-            constraints,
-        )
+        complete = {n: complete_kind(n, columns[n]) for n in dict.fromkeys([*names, *columns])}
+        return Table.declare(complete, constraints)
     return Table.infer(frame, constraints=constraints, columns=columns)
 
 
@@ -548,7 +636,6 @@ def write(
     sampling: Mapping[str, Any] | None = None,
 ) -> None:
     """Sample the rows and write them chunk by chunk; `sampling` are further arguments of `sample`."""
-    from ..data.table_files import write_table
 
     def chunks() -> Iterator[DataFrame]:
         done = 0
@@ -557,12 +644,19 @@ def write(
             done += len(chunk)
             progress.share(f"{done:,} of {rows:,} rows written", done / rows)
 
+    write_rows(chunks(), generator, path)
+
+
+def write_rows(chunks: Iterable[DataFrame], generator: Generator, path: Path) -> None:
+    """Write sampled rows; text stays text."""
+    from ..data.table_files import write_table
+
     text = [
         c.name
         for c in generator.table.columns
         if c.values and all(isinstance(v, str) for v in c.values) and c.dtype != "category"
     ]
-    write_table(chunks(), path, text_columns=text)
+    write_table(chunks, path, text_columns=text)
 
 
 def show_event(progress: Progress) -> Callable[[dict[str, Any]], None]:
@@ -582,6 +676,10 @@ def show_event(progress: Progress) -> Callable[[dict[str, Any]], None]:
             progress.share(
                 f"round {event['round'] + 1}/{event['rounds']}  {event['holders']} holders",
                 (event["round"] + 1) / event["rounds"],
+            )
+        elif event["kind"] == "shadow":
+            progress.share(
+                f"shadow fit {event['shadow']}/{event['shadows']}", event["shadow"] / event["shadows"]
             )
         elif event["kind"] == "guard":
             progress.line(

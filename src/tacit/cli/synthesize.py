@@ -44,7 +44,7 @@ def add(verb: Callable[..., Any]) -> None:
             required=True,
             help=COLUMNS + "; every column's domain is required, because no party sees all rows",
         ),
-        arg("--model", default="gaussiancopula", help="gaussiancopula (default), gan, wgan or ctgan"),
+        arg("--model", default="gaussiancopula", help="gaussiancopula (default), argn, gan, wgan or ctgan"),
         arg("--epochs", type=int, help="short for --set epochs=N, for models that have epochs"),
         arg(
             "--local-epochs",

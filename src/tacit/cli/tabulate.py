@@ -56,6 +56,10 @@ def _tabulate(args: argparse.Namespace) -> Answer:
         import tacit
 
         progress.step(f"counting {len(frame):,} rows")
+        hierarchies = find_hierarchies(args.hierarchies, by) or {}
+        for column in by:  # an empty cell of the file is a null; a hierarchy may have a word for it
+            if column in frame.columns and column not in hierarchies:
+                frame[column] = frame[column].mask(frame[column] == "")
         result = tacit.tabulate(
             frame,
             by,
@@ -63,7 +67,7 @@ def _tabulate(args: argparse.Namespace) -> Answer:
             method=args.method,
             interval=args.interval,
             base=args.base,
-            hierarchies=find_hierarchies(args.hierarchies, by),
+            hierarchies=hierarchies,
             person=args.person,
             exact=args.exact,
         )

@@ -12,45 +12,63 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import BadParameter
-from ..parameters import bad, choice, component, real, refuse, whole
+from ..parameters import bad, choice, component, hold_to_type, real, refuse, whole
 
 OBJECTIVES = ("binary", "multiclass", "regression", "poisson")
 MOST_DEPTH = 12  # a tree's nodes are numbered by 15 bits
 LEAVES = 31  # of a tree grown best-first, unless given
 
 
-def _keep(value: Any, where: str) -> Any:
-    return value
+Objective = str | Callable[..., Any]  # a function (margin, y) → (gradient, Hessian)
+Value = str | int | float | bool  # of a cell: a class, or a level
+Categories = Sequence[str] | Mapping[str, Sequence[Value]]
+Cuts = Mapping[str, Sequence[float]]
+Weights = Mapping[str, float] | str
 
 
-def _free(default: Any, name: str, takes: str, doc: str) -> Any:
-    return component(default, _keep, takes=takes, doc=doc, name=name)
+def typed(default: Any, name: str, hint: Any, takes: str, doc: str) -> Any:
+    """Declare an option of a job file by its type; `check` holds arguments to the rest."""
+
+    def take(value: Any, where: str) -> Any:
+        return hold_to_type(where, name, value, hint)
+
+    return component(default, take, takes=takes, doc=doc, name=name)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BoostConfig:
     """The options of boosted trees over parties with the same columns."""
 
-    label: str = _free("", "label", "str", "the column that is predicted")
-    objective: Any = _free(
+    label: str = typed("", "label", str, "str", "the column that is predicted")
+    objective: Objective = typed(
         "binary",
         "objective",
+        str,
         "str | Callable",
         "'binary', 'multiclass', 'regression', 'poisson', or in simulation a function (margin, y) → "
         "(gradient, Hessian)",
     )
-    features: Any = _free(None, "features", "list[str] | None", "columns used; None: all but the label")
-    categories: Any = _free(
+    features: Sequence[str] | None = typed(
+        None, "features", list[str] | None, "list[str] | None", "columns used; None: all but the label"
+    )
+    categories: Categories | None = typed(
         None,
         "categories",
+        list[str] | dict[str, list[Value]] | None,
         "list[str] | dict[str, list] | None",
         "columns that are categories, or their levels by column; None: columns that are not numeric",
     )
-    labels: Any = _free(None, "labels", "list | None", "the classes in order; None: they are found by a sum")
+    labels: Sequence[Value] | None = typed(
+        None,
+        "labels",
+        list[Value] | None,
+        "list | None",
+        "the classes in order; None: they are found by a sum",
+    )
     trees: int = whole(
         100, least=1, most=10_000, doc="rounds; with several classes, each has a tree for each"
     )
@@ -69,16 +87,30 @@ class BoostConfig:
     min_rows: int = whole(1, least=1, doc="fewest rows, over all parties, in a leaf and in a bin of a number")
     max_delta_step: float = real(0.0, least=0, doc="largest leaf value before η; 0: any (0.7 for 'poisson')")
     bins: int = whole(255, least=2, most=255, doc="most bins of a number")
-    cuts: Any = _free(
-        None, "cuts", "dict[str, list[float]] | None", "declared cuts by column; None: quantiles"
+    cuts: Cuts | None = typed(
+        None,
+        "cuts",
+        dict[str, list[float]] | None,
+        "dict[str, list[float]] | None",
+        "declared cuts by column; None: quantiles",
     )
     subsample: float = real(1.0, above=0, most=1, doc="share of rows in each round")
     colsample_bytree: float = real(1.0, above=0, most=1, doc="share of columns in each round")
     colsample_bylevel: float = real(1.0, above=0, most=1, doc="share of those columns at each depth")
     colsample_bynode: float = real(1.0, above=0, most=1, doc="share of those columns at each node")
-    monotone: Any = _free(None, "monotone", "dict[str, int] | None", "1: rising in this column, -1: falling")
-    class_weight: Any = _free(
-        None, "class_weight", "dict[str, float] | str | None", "weights by class, or 'balanced'"
+    monotone: Mapping[str, int] | None = typed(
+        None,
+        "monotone",
+        dict[str, int] | None,
+        "dict[str, int] | None",
+        "1: rising in this column, -1: falling",
+    )
+    class_weight: Weights | None = typed(
+        None,
+        "class_weight",
+        dict[str, float] | str | None,
+        "dict[str, float] | str | None",
+        "weights by class, or 'balanced'",
     )
     held_out: float | None = real(
         None,
@@ -98,8 +130,12 @@ class BoostConfig:
     )
     epsilon: float | None = real(None, above=0, none="no noise", doc="ε of each row, for the whole model")
     delta: float = real(1e-6, above=0, below=1, doc="δ of each row")
-    bounds: Any = _free(
-        None, "bounds", "dict[str, tuple[float, float]] | None", "declared range of each number, with epsilon"
+    bounds: Mapping[str, Sequence[float]] | None = typed(
+        None,
+        "bounds",
+        dict[str, list[float]] | None,
+        "dict[str, tuple[float, float]] | None",
+        "declared range of each number, with epsilon",
     )
     seed: int = whole(0, least=0, doc="seed of held-out rows, and of sampled rows and columns")
 
@@ -156,7 +192,9 @@ class BoostConfig:
         )
 
 
-def check_columns(owner: str, label: str, features: Any, categories: Any) -> list[tuple[bool, BadParameter]]:
+def check_columns(
+    owner: str, label: str, features: Sequence[str] | None, categories: Categories | None
+) -> list[tuple[bool, BadParameter]]:
     """Return what may be wrong with the declared columns, for `refuse`."""
     return [
         (
@@ -164,7 +202,7 @@ def check_columns(owner: str, label: str, features: Any, categories: Any) -> lis
             bad(owner, "features", features, "a list of column names"),
         ),
         (
-            _is_names(features) and label in features,
+            features is not None and _is_names(features) and label in features,
             bad(owner, "features", features, f"columns without the label {label!r}"),
         ),
         (

@@ -15,10 +15,11 @@ import torch
 from torch import nn
 
 from ..aggregate import Best, Mean
-from ..algorithms import IFCA, FedNova
+from ..algorithms import IFCA, FedAdagrad, FedAdam, FedAvg, FedAvgM, FedLBFGSCV, FedNova, FedYogi
+from ..algorithms.solvers import OwnOptimizer
 from ..algorithms.types import State
 from ..data.subgroups import PARTY, SITE, parse
-from ..engine.losses import CLASSIFICATION, REGRESSION
+from ..engine.losses import CLASSIFICATION, LABELS, REGRESSION, classes_last
 from ..engine.task import Task
 from ..errors import BadParameter
 from ..guard import Noise, Quantize, Sparsify, Stage
@@ -32,6 +33,8 @@ from .train import BALANCED, CLASS_METRICS, REGRESSION_METRICS
 if TYPE_CHECKING:
     from ..jobs.train.plan import Plan
 
+# whose clients only train and send the update, so that a party's own loop can do it
+LOOP_ALGORITHMS = (FedAvg, FedAvgM, FedAdagrad, FedAdam, FedYogi)
 FINE_BITS = 24  # a grid on which one over a thousand steps is still a number of its own
 
 
@@ -475,22 +478,41 @@ def _objective(p: Plan) -> Iterator[Conflict]:
     """Losses, weights and metrics that are for another kind of label, or need counts nobody may have."""
     is_regression = p.fed.classes is None
     kind = "a regression" if is_regression else "a classification"
-    losses = REGRESSION if is_regression else CLASSIFICATION
-    if p.loss not in losses:
+    losses = (*REGRESSION, *LABELS) if is_regression else CLASSIFICATION
+    if p.objective.is_own:
+        # a process of this machine reads its contract without a kit, and imports its user's own code
+        if p.runtime == "parties" and p.through.kit is not None:
+            yield Conflict(
+                "loss", "real parties run no code that they did not approve", "Use a loss by its name."
+            )
+    elif p.loss not in losses:
         yield Conflict(
             "loss",
             f"{p.loss!r} is not for {kind}, which {p.fed.name} is",
             f"Use {' or '.join(map(repr, losses))}, or leave it out.",
         )
+    y = p.fed.rows.y
+    if p.loss == "bce" and is_regression and bool(((y > 1) | ((y < 0) & (y != -1))).any()):
+        yield Conflict(
+            "loss",
+            f"'bce' is for labels of 0 and 1 (−1: unknown), and {p.fed.name} has other numbers",
+            "Use 'mse', or another loss.",
+        )
+    if p.loss == "poisson" and bool((y < 0).any()):
+        yield Conflict("loss", f"'poisson' is for counts, and {p.fed.name} has numbers below 0", "Use 'mse'.")
     wrong = CLASS_METRICS if is_regression else REGRESSION_METRICS
     for option, metric in (("metric", p.metric), ("stop_by", p.stop_by)):
-        if metric in wrong:
+        if metric in wrong and p.loss not in LABELS:
             known = REGRESSION_METRICS if is_regression else CLASS_METRICS
             yield Conflict(
                 option,
                 f"{metric!r} is not for {kind}, which {p.fed.name} is",
                 f"Use one of {', '.join(map(repr, ('loss', *known)))}.",
             )
+    if p.class_weight is not None and p.objective.is_own:
+        yield Conflict(
+            "class_weight", "an own loss weighs classes itself", "Leave it out, and weigh them there."
+        )
     if p.class_weight is not None and is_regression:
         yield Conflict("class_weight", f"{p.fed.name} is a regression, without classes", "Leave it out.")
     if p.class_weight != BALANCED:
@@ -500,6 +522,86 @@ def _objective(p: Plan) -> Iterator[Conflict]:
             "class_weight",
             "'balanced' needs the exact label counts of all parties together, which no ε covers",
             "Give weights by label: class_weight={'ill': 4, 'healthy': 1}.",
+        )
+
+
+def _cross_validation(p: Plan) -> Iterator[Conflict]:
+    """FedLBFGSCV chooses the penalty, from more gradients and losses than guards and DP-SGD are for."""
+    if not isinstance(p.algorithm, FedLBFGSCV):
+        return
+    instead = "Use algorithms.FedLBFGS."
+    if p.l2:
+        yield Conflict("l2", "FedLBFGSCV chooses it by cross-validation", f"Leave it out. Or: {instead}")
+    if p.private is not None:
+        yield Conflict("private", "FedLBFGSCV uses losses of rows, which no noise covers", instead)
+    if p.guard:
+        yield Conflict("guard", "an update of FedLBFGSCV is the gradients of many models", instead)
+
+
+def _own_loop(p: Plan) -> Iterator[Conflict]:
+    """What a party's own training loop replaces, or tacit cannot hold it to."""
+    if p.client is None:
+        return
+    if p.runtime == "inprocess":
+        yield Conflict("runtime", "a script is a process of its own", "Leave runtime out.")
+    if p.runtime == "processes" and not p.client.path:
+        yield Conflict("client", "there is no script", "Give its path: client='train.py'.")
+    if type(p.algorithm) not in LOOP_ALGORITHMS or (
+        isinstance(p.algorithm, FedAvg) and p.algorithm.option != "II"
+    ):
+        yield Conflict(
+            "algorithm",
+            f"the local steps of {_name(p.algorithm)} are tacit's own, and here a script trains",
+            f"Use one of {', '.join(c.__name__ for c in LOOP_ALGORITHMS)}: their servers average updates.",
+        )
+    given = {
+        "private": (p.private, "DP-SGD needs the gradient of every row, and a script has its own steps"),
+        "pace": (p.pace, "a script answers rounds, one after the other"),
+        "topology": (p.topology, "a script answers one server"),
+        "adversaries": (p.adversaries, "attacks change tacit's own local steps"),
+        "class_weight": (p.class_weight, "the loss is the script's own"),
+        "subgroups": (p.subgroups or None, "rows of the parties are known to their scripts only"),
+        "patience": (p.patience, "parties' held-out rows are known to their scripts only"),
+        "local_steps": (p.local_steps, "the script has its own steps"),
+        "l2": (p.l2 or None, "the loss is the script's own"),
+    }
+    for option, (value, why) in given.items():
+        if value is not None:
+            yield Conflict(option, why, "Leave it out.")
+    if p.asks_losses:
+        yield Conflict("select", "rows of the parties are known to their scripts only", "Select otherwise.")
+    if p.client.metrics and p.guard:
+        yield Conflict(
+            "client",
+            "its metrics would reach the server next to updates that the guard protects",
+            "Leave metrics out, and evaluate the model with callbacks.Evaluate.",
+        )
+
+
+def _own_optimizer(p: Plan) -> Iterator[Conflict]:
+    if isinstance(p.algorithm.solver, OwnOptimizer) and p.runtime not in ("cohort", "inprocess"):
+        yield Conflict(
+            "optimizer",
+            "a function stays in this process, and parties are in others",
+            "Give a name, a class of torch.optim, or a solver.",
+        )
+
+
+def _own_metrics(p: Plan) -> Iterator[Conflict]:
+    if p.metrics is None or len(p.fed.test.y):
+        return
+    if p.runtime != "cohort":
+        yield Conflict(
+            "metrics",
+            "without a test set they are computed by the parties, whose messages have no place for them",
+            "Use runtime='cohort', or give a test set.",
+        )
+    if names := p.metrics.unsummable():
+        yield Conflict(
+            "metrics",
+            f"{', '.join(map(repr, names))} keeps every prediction, and without a test set only sums leave "
+            "a party",
+            "Give it thresholds (thresholds=100), or give a test set.",
         )
 
 
@@ -656,6 +758,24 @@ def _other_vectors(layout: Layout) -> list[str]:
     return [name for name in layout.shapes if name not in layout.known and name != "delta"]
 
 
+def _batch_loss(p: Plan, task: Task, start: State, layout: Callable[[], Layout]) -> Iterator[Conflict]:
+    if p.private is not None and task.is_batch_loss:
+        yield Conflict(
+            "loss",
+            "it returns one number for a batch, and DP-SGD clips the gradient of each row",
+            "Return a loss per row, or leave out private.",
+        )
+    if p.objective.is_own and p.fed.classes is not None and p.runtime != "cohort" and len(task.x):
+        y, out = task.y[:2], task.predict(start["w"], task.x[:2], start.get("buffers"))
+        if tuple(classes_last(out, y).shape) != (*y.shape, p.fed.classes):
+            yield Conflict(
+                "loss",
+                f"parties report counts by class, and the model returns {tuple(out.shape[1:])} numbers for "
+                f"{p.fed.classes} classes",
+                "Use runtime='cohort', or give the targets as numbers (regression=True).",
+            )
+
+
 def _paced_model(p: Plan, task: Task, start: State, layout: Callable[[], Layout]) -> Iterator[Conflict]:
     """A pace that mixes models needs an algorithm whose clients send models."""
     if p.pace is not None and p.pace.sends_models and (others := _other_vectors(layout())):
@@ -717,6 +837,10 @@ ENTRIES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _private,
     _preparation,
     _objective,
+    _own_metrics,
+    _own_loop,
+    _own_optimizer,
+    _cross_validation,
     _model_kind,
     _judging,
     _patience,
@@ -724,6 +848,7 @@ ENTRIES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _too_few_updates,
 )
 MODEL_ENTRIES: tuple[Callable[[Plan, Task, State, Callable[[], Layout]], Iterator[Conflict]], ...] = (
+    _batch_loss,
     _aggregated_model,
     _paced_model,
     _gossip_model,

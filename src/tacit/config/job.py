@@ -28,16 +28,18 @@ from typing import Any
 
 from .. import models
 from ..errors import BadData, BadJob, BadParameter, BadRun, MissingFiles
+from ..own_code import is_code
 from ..parameters import bad, from_table, nearest, to_table
 from ..runs import is_python_job
 from . import toml
+from .audit import AuditTerms, read_terms
 from .compare import AXES, CompareConfig
 from .toml import dumps as dumps
 from .toml import value_of as value_of
 from .train import OPTIONS, SETTINGS, TABLES, TrainConfig, to_table_of
 
 _COMPARES = tuple(f.name for f in CompareConfig.options().values() if f.name not in AXES)  # keys of [train]
-KNOWN = ("data", *TABLES, *AXES, "train")
+KNOWN = ("data", *TABLES, *AXES, "train", "release")
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Job:
     comparison: dict[str, Any]  # of CompareConfig, as far as they are given
     tables: dict[str, Any] = field(compare=False)  # the file's tables, with absolute paths
     file: Path = field(default=Path("job.toml"), compare=False)
+    release: AuditTerms | None = None  # what the run must withstand before its model is released
 
     @property
     def model(self) -> Any:
@@ -86,6 +89,8 @@ class Job:
 
     def compare(self) -> dict[str, Any]:
         """Return the arguments of `tacit.compare`, except for the federations and `out`."""
+        if self.release is not None:
+            raise BadJob(f"{self.file}: `release` is for `tacit run`. Leave it out here.")
         shared = CompareConfig.shared()
         axes = {f.metadata["compare"]: name for name, f in OPTIONS.items() if f.metadata.get("compare")}
         options = dict(self.comparison)
@@ -187,6 +192,9 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
         values = _data(raw, skews, file)
     with toml.collect(problems):
         options, comparison = read_options(tables, file)
+    terms = None
+    with toml.collect(problems):
+        terms = read_terms(tables["release"], where) if "release" in tables else None
     toml.refuse_all(problems)
     skew_tables: dict[str, Any] = {"skew": to_table(skews[0])} if "skew" in raw else {}
     if "skews" in raw:
@@ -194,7 +202,7 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
     model = {} if options["model"] is None else {"model": to_table_of(options["model"])}
     whole = {**tables, "data": {**values, **skew_tables}, **model}
     skews = skews or ([] if "by" in values else [data.IID()])
-    return Job(values, tuple(skews), options, comparison, whole, file)
+    return Job(values, tuple(skews), options, comparison, whole, file, terms)
 
 
 def read_options(tables: Mapping[str, Any], file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -259,6 +267,12 @@ def _model(value: Any, file: Path) -> Any:
     """Return the model of [model]; with `weights`, one that starts from that file."""
     where, table = f"{file}, model", value if isinstance(value, Mapping) else {}
     plain = {k: v for k, v in table.items() if k not in ("weights", "sha256")} if table else value
+    name = plain.get("name") if isinstance(plain, Mapping) else plain
+    if is_code(name):
+        raise BadJob(
+            f"{where}: {name!r} is code of your own, which a job file can name only between real parties, "
+            "who approve it. In a simulation give the object: tacit.train(…, model=…)."
+        )
     spec = from_table(plain, models.ALL, where)
     weights = {k: toml.held(where, k, table[k], str) for k in ("weights", "sha256") if k in table}
     if "weights" not in weights:

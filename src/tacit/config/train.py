@@ -15,13 +15,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
-from .. import aggregate, algorithms, guard, models, pace, selection, speeds, topologies
-from ..algorithms.types import Algorithm
+from .. import aggregate, algorithms, guard, models, own_code, pace, selection, speeds, topologies
+from ..algorithms import solvers
+from ..algorithms.types import Algorithm, Solver
 from ..audit import poisoning
 from ..audit.poisoning import Attack
+from ..callbacks import Callback, FunctionCallback
 from ..data.subgroups import read_declared
-from ..engine.losses import CLASSIFICATION, REGRESSION
+from ..engine.losses import NAMES, OF_MODEL, model_loss
+from ..engine.own_metrics import OwnMetrics, is_object
+from ..errors import BadJob
 from ..guard import Stage
 from ..models import table_of as to_table_of
 from ..parameters import (
@@ -40,6 +45,7 @@ from ..parameters import (
     whole,
 )
 from ..private.dpsgd import DPSGD
+from ..script import Script, take_script
 
 # what a run can be judged by; the second tuple is for regression, "loss" for both
 CLASS_METRICS = ("accuracy", "auc", "average_precision", "brier", "f1", "precision", "recall")
@@ -63,7 +69,31 @@ def _take(kind: Kind, name: str, none: bool | str = False) -> Callable[[Any, str
 
 def take_algorithm(value: Any, owner: str) -> Algorithm:
     value = algorithms.FedAvg() if value is None else value
+    name = value.get("name") if isinstance(value, Mapping) else value
+    if own_code.is_code(name):
+        raise BadJob(
+            f"{owner}, algorithm: {name!r} is code of your own, which a job file can name only between real "
+            "parties, who approve it. In a simulation give the object: tacit.train(…, algorithm=…)."
+        )
     return resolve(value, ALGORITHM, owner, "algorithm")  # type: ignore[no-any-return]
+
+
+def algorithm_table(algorithm: Algorithm) -> dict[str, Any]:
+    """Return an algorithm as a table; a user's own has its full name, and the digest of its source."""
+    table, cls = to_table(algorithm), type(algorithm)
+    name = None if cls in algorithms.ALL.values() else own_code.name_of(cls)
+    return table if name is None else {**table, "name": name, "digest": own_code.digest_of(name)}
+
+
+def algorithm_from_table(table: Any, own: type | None, where: str) -> Algorithm:
+    """Return the algorithm that a table describes; `own` is the class, where it is not one of tacit's."""
+    if own is None or not isinstance(table, Mapping):
+        return from_table(table, algorithms.ALL, where)  # type: ignore[no-any-return]
+    if not issubclass(own, Algorithm):
+        raise BadJob(f"{where}: {own!r:.80} does not extend algorithms.Algorithm.")
+    members = {**algorithms.PARTS, own.__name__: own}
+    rest = {k: v for k, v in table.items() if k not in ("name", "digest")}
+    return from_table({"name": own.__name__, **rest}, members, where)  # type: ignore[no-any-return]
 
 
 def take_rule(value: Any, owner: str) -> Any:
@@ -130,6 +160,130 @@ def _take_class_weight(value: Any, owner: str) -> Any:
     return tuple(map(float, value))
 
 
+def _take_loss(value: Any, owner: str) -> Any:
+    if value is None or value == NONE:
+        return None
+    if value == OF_MODEL:
+        return model_loss
+    if callable(value) and not isinstance(value, type):
+        return value
+    if not isinstance(value, str) or value not in NAMES:
+        hint = nearest(value, list(NAMES)) if isinstance(value, str) else ""
+        if isinstance(value, type):
+            hint = f"Give an object: {value.__name__}(reduction='none')."
+        must_be = f"one of {', '.join(map(repr, NAMES))}, 'model', a function of outputs and targets, or None"
+        raise bad(owner, "loss", value, must_be, hint)
+    return value
+
+
+# entries of a round that a metric of the same name would replace
+TAKEN = (
+    "round",
+    "seconds",
+    "clock",
+    "epsilon",
+    "parties",
+    "sampled",
+    "tested",
+    "dropped",
+    "majority",
+    "kind",
+)
+
+
+def _take_metrics(value: Any, owner: str) -> OwnMetrics | None:
+    if value is None or isinstance(value, OwnMetrics):
+        return value or None
+    if not isinstance(value, Mapping) or not all(
+        (callable(m) and not isinstance(m, type)) or is_object(m) for m in value.values()
+    ):
+        must_be = "a dict of names and functions of outputs and targets, or torchmetrics objects"
+        raise bad(owner, "metrics", value, must_be)
+    for name in value:
+        _check_metric_name(name, owner)
+    return OwnMetrics(dict(value)) or None
+
+
+def _check_metric_name(name: Any, owner: str) -> None:
+    if (
+        not isinstance(name, str)
+        or not name.isidentifier()
+        or name in (*METRICS, *TAKEN)
+        or name.endswith(("_low", "_high", "_error"))
+        or name.startswith(("best_", "bytes_"))
+    ):
+        must_be = "a name of letters, digits and _ that no metric or entry of a round has"
+        raise bad(owner, "the name of a metric", name, must_be, f"Taken: {', '.join((*METRICS, *TAKEN))}.")
+
+
+def _take_callbacks(value: Any, owner: str) -> tuple[Callback, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, Callback) or not isinstance(value, list | tuple):
+        raise bad(owner, "callbacks", value, "a list of callbacks, or of functions of (record, model)")
+    for one in value:
+        if isinstance(one, type) or not (isinstance(one, Callback) or callable(one)):
+            must_be = "an object of tacit.callbacks, or a function of (record, model)"
+            raise bad(owner, "callbacks", one, must_be)
+    found = tuple(one if isinstance(one, Callback) else FunctionCallback(one) for one in value)
+    for name in (name for one in found for name in one.names):
+        _check_metric_name(name, owner)
+    return found
+
+
+def _take_optimizer(value: Any, owner: str) -> Solver | None:
+    if value is None or value == NONE:
+        return None
+    if isinstance(value, Solver):
+        return check(value)
+    given = value
+    if isinstance(value, type) and issubclass(value, torch.optim.Optimizer):
+        value = value.__name__
+    if isinstance(value, Mapping | str):
+        table = {"name": value} if isinstance(value, str) else dict(value)
+        known = {name.lower(): name for name in (*solvers.ALL, *solvers.ELEMENTWISE)}
+        name = known.get(str(table.get("name")).lower())
+        if name is None or name == "Torch":
+            must_be = f"one of {', '.join(n for n in known if n != 'torch')}, a solver or a function"
+            close = nearest(str(table.get("name")), list(known)) if isinstance(given, str) else ""
+            advice = close if close.startswith("Did") else "Others depend on layers, or need a closure."
+            raise bad(owner, "optimizer", value, must_be, advice)
+        if name in solvers.ELEMENTWISE:
+            table |= {"name": "Torch", "optimizer": name}
+        return from_table(table, solvers.ALL, f"{owner}, optimizer")  # type: ignore[no-any-return]
+    if isinstance(value, torch.optim.Optimizer) or not callable(value):
+        must_be = "a name, a solver, a class of torch.optim, or a function of parameters that returns one"
+        if isinstance(value, torch.optim.Optimizer):  # its text has many lines
+            advice = f"Each client has its own: give the class, optimizer=torch.optim.{type(value).__name__}."
+            raise bad(owner, "optimizer", f"an object of {type(value).__name__}", must_be, advice)
+        raise bad(owner, "optimizer", value, must_be)
+    return solvers.OwnOptimizer(value)
+
+
+def with_optimizer(config: TrainConfig) -> TrainConfig:
+    """Return the config with its optimizer as the algorithm's solver, where it has one."""
+    if config.optimizer is None:
+        return config
+    if "solver" not in {f.name for f in dataclasses.fields(config.algorithm)}:  # type: ignore[arg-type]
+        raise bad(
+            "train",
+            "optimizer",
+            config.optimizer,
+            f"None: {type(config.algorithm).__name__} has its own local steps",
+        )
+    algorithm = dataclasses.replace(config.algorithm, solver=config.optimizer)  # type: ignore[type-var]
+    return dataclasses.replace(config, algorithm=check(algorithm), optimizer=None)
+
+
+def loss_name(loss: Any) -> Any:
+    """Return a loss as a job file has it: a function by its name, which only Python can find again."""
+    if loss is None or isinstance(loss, str):
+        return loss
+    if loss is model_loss:
+        return OF_MODEL
+    return own_code.name_of(loss) or f"own: {getattr(loss, '__qualname__', type(loss).__name__)}"
+
+
 def _take_intended_use(value: Any, owner: str) -> str:
     if not isinstance(value, str) or len(value) > MOST_TEXT:
         must_be = f"a text of at most {MOST_TEXT:,} characters"
@@ -160,6 +314,15 @@ class TrainConfig:
         compare="algorithms",
         doc="local steps and server step: algorithms.FedAvg(…) and others, or a name",
     )
+    optimizer: Any = component(
+        None,
+        _take_optimizer,
+        takes="str | Mapping[str, Any] | Solver | Callable[..., Any] | None",
+        compare=False,
+        doc="clients' optimizer, reset every round: 'sgd', 'adam', 'adamw', 'rmsprop', 'adagrad', a solver "
+        "such as algorithms.AdamW(max_norm=1.0), another elementwise class of torch.optim or its name, or a "
+        "function of parameters that returns one; None: the algorithm's solver",
+    )
     rounds: int = whole(10, least=1, doc="rounds of training")
     per_round: int | None = whole(
         None, least=1, none="everyone", doc="parties that take part in a round; asynchronously: at a time"
@@ -178,9 +341,9 @@ class TrainConfig:
     precision: str = choice("float32", ("float32", "tf32", "bf16"), doc="arithmetic of local steps")
     engine: str = choice(
         "auto",
-        ("auto", "stack", "each"),
+        ("auto", "stack", "each", "compile"),
         simulated=True,
-        doc="simulate clients as one stack, or one after the other",
+        doc="simulate clients as one stack, one after the other, or on a GPU with compiled steps",
     )
     runtime: Any = component(
         "cohort",
@@ -295,11 +458,16 @@ class TrainConfig:
         none="the metric that the run is judged by",
         doc="metric on the parties' held-out rows that early stopping follows, never on the test set",
     )
-    loss: str | None = choice(
+    loss: Any = component(
         None,
-        (*CLASSIFICATION, *REGRESSION),
-        none="cross_entropy, or mse for regression",
-        doc="loss that local steps minimize; 'focal' gives rows that are already classified well less weight",
+        _take_loss,
+        takes="str | Callable[[Any, Any], Any] | None",
+        doc="loss that local steps minimize: 'cross_entropy', 'focal' (rows that are classified well weigh "
+        "less), 'bce' (labels that do not exclude each other), 'mse', 'mae', 'huber', 'poisson', or a "
+        "function of outputs and targets that returns a loss per row, or one number for the batch; 'model': "
+        "the loss that the model itself returns, as models of Hugging Face do if labels are among their "
+        "inputs; None: "
+        "cross_entropy, bce for several labels of 0 and 1 per row, mse for other numbers",
     )
     class_weight: Any = component(
         None,
@@ -311,8 +479,35 @@ class TrainConfig:
     l2: float | None = real(
         None,
         least=0,
-        none="on tables 10/n for linear models with n training rows, or 0.001 if n is not used; else 0",
+        none="linear models on tables with n training rows: cross-validated, or 10/n, or 0.001 with noise; "
+        "else 0",
         doc="λ of the penalty (λ/2)·‖W‖² on weights, not on biases, added to the mean loss",
+    )
+    metrics: OwnMetrics | None = component(
+        None,
+        _take_metrics,
+        takes="Mapping[str, Any] | None",
+        compare=False,
+        simulated=True,
+        doc="your own metrics by name: functions of outputs and targets that return a number, or "
+        "torchmetrics objects; of the test set, or of the parties' held-out rows together",
+    )
+    callbacks: tuple[Callback, ...] = component(
+        None,
+        _take_callbacks,
+        takes="Sequence[Any] | None",
+        compare=False,
+        simulated=True,
+        doc="called after each round with its record and the model: callbacks.EarlyStopping(…) and others, "
+        "or functions, which may return True to end the run",
+    )
+    client: Script | None = component(
+        None,
+        take_script,
+        takes="str | Path | Script | Mapping[str, Any] | None",
+        compare=False,
+        doc="a script of yours that trains instead of local steps, started once for each party: it asks for "
+        "tasks with tacit.client; tacit.Script('train.py', metrics=('accuracy',)) says more",
     )
     patience: int | None = whole(
         None,
@@ -348,19 +543,25 @@ OPTIONS = {f.name: f for f in dataclasses.fields(TrainConfig)}
 SIMULATED = tuple(name for name, f in OPTIONS.items() if f.metadata.get("simulated"))  # not for real parties
 COMPONENTS = tuple(name for name, f in OPTIONS.items() if f.metadata["kind"] == "component")
 # components that are keys of [train]
-IN_TRAIN = ("device", "runtime", "class_weight", "subgroups", "intended_use")
+IN_TRAIN = ("device", "runtime", "class_weight", "subgroups", "intended_use", "loss")
 TABLES = tuple(name for name in COMPONENTS if name not in IN_TRAIN)  # those with a table of their own
+IN_PYTHON = ("metrics", "callbacks")  # objects, which no job file has
 SETTINGS = tuple(name for name in OPTIONS if name not in TABLES)  # keys of [train]
 
 
 def to_tables(config: TrainConfig) -> dict[str, Any]:
     """Return the tables of a job file that give this config again."""
-    tables: dict[str, Any] = {"model": models.table_of(config.model), "algorithm": to_table(config.algorithm)}
-    values = {name: getattr(config, name) for name in SETTINGS}
+    tables: dict[str, Any] = {
+        "model": models.table_of(config.model),
+        "algorithm": algorithm_table(config.algorithm),
+    }
+    values = {name: getattr(config, name) for name in SETTINGS} | {"loss": loss_name(config.loss)}
     tables["train"] = {
         name: NONE if v is None else list(v) if isinstance(v, tuple) else v for name, v in values.items()
     }
     for name in TABLES[2:]:
+        if name in IN_PYTHON:
+            continue
         value = getattr(config, name)
         if value is None or value == () or (name == "aggregate" and value == aggregate.Mean()):
             continue

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypedDict
 
 from torch import nn
 
 from ..aggregate.rule import Rule
-from ..algorithms.types import Algorithm
+from ..algorithms.types import Algorithm, Solver
 from ..audit.poisoning import Attack
 from ..guard import Stage
 from ..pace import SAFA, FedAsync, FedBuff
 from ..private.dpsgd import DPSGD
 from ..runtimes.processes import Processes
+from ..script import Script
 from ..selection.rule import SelectionRule as Selection
 from ..speeds import Constant, Exponential, Given, Lognormal
 from ..topologies import Gossip, Hierarchy
@@ -28,6 +30,7 @@ Runtime = Processes | Any  # Any: real parties, which `tacit party` sets
 class TrainOptions(TypedDict, total=False):
     model: Model | None
     algorithm: str | Algorithm | None
+    optimizer: str | Mapping[str, Any] | Solver | Callable[..., Any] | None
     rounds: int
     per_round: int | None
     local_epochs: int | Sequence[int]
@@ -55,9 +58,12 @@ class TrainOptions(TypedDict, total=False):
     subgroups: Sequence[str] | Mapping[str, Sequence[float]] | None
     metric: str | None
     stop_by: str | None
-    loss: str | None
+    loss: str | Callable[[Any, Any], Any] | None
     class_weight: str | Mapping[str, float] | Sequence[float] | None
     l2: float | None
+    metrics: Mapping[str, Any] | None
+    callbacks: Sequence[Any] | None
+    client: str | Path | Script | Mapping[str, Any] | None
     patience: int | None
     intended_use: str
 
@@ -88,7 +94,7 @@ class CompareOptions(TypedDict, total=False):
     subgroups: Sequence[str] | Mapping[str, Sequence[float]] | None
     metric: str | None
     stop_by: str | None
-    loss: str | None
+    loss: str | Callable[[Any, Any], Any] | None
     class_weight: str | Mapping[str, float] | Sequence[float] | None
     l2: float | None
     patience: int | None
@@ -103,6 +109,7 @@ class GossipOptions(TypedDict, total=False):
     secure: bool
     model: Model | None
     algorithm: str | Algorithm | None
+    optimizer: str | Mapping[str, Any] | Solver | Callable[..., Any] | None
     rounds: int
     local_epochs: int | Sequence[int]
     local_steps: int | None
@@ -117,9 +124,12 @@ class GossipOptions(TypedDict, total=False):
     threshold: float | None
     subgroups: Sequence[str] | Mapping[str, Sequence[float]] | None
     metric: str | None
-    loss: str | None
+    loss: str | Callable[[Any, Any], Any] | None
     class_weight: str | Mapping[str, float] | Sequence[float] | None
     l2: float | None
+    metrics: Mapping[str, Any] | None
+    callbacks: Sequence[Any] | None
+    client: str | Path | Script | Mapping[str, Any] | None
     intended_use: str
 
 

@@ -217,6 +217,8 @@ class RegressParty(MatchedParty):
     label: str = component("", _take("label", str), doc="the column to explain, at one party")
     time: str = component("", _take("time", str), doc="the time of a Cox model, at one party")
     event: str = component("", _take("event", str), doc="whether the time ends with the event: 0 or 1")
+    offset: str = component("", _take("offset", str), doc="the column added to the score, with the label")
+    weights: str = component("", _take("weights", str), doc="the column of the rows' weights, with the label")
     categories: Any = component((), _take("categories", list[str]), doc="columns of codes, not numbers")
 
 

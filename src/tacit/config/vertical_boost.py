@@ -4,18 +4,22 @@
 trees = 20                   file = "bank.csv"        file = "telecom.csv"     helper = true
 depth = 4                    id = "customer"          id = "phone"
                              label = "default"
+
+The helper may be left out: trees are then grown with homomorphic encryption (backend = "he").
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from ..parameters import bad, choice, component, refuse, whole
-from .boost import OBJECTIVES, BoostConfig
+from .boost import OBJECTIVES, BoostConfig, Weights
 from .vertical import MatchedParty, _take
 
 REVEALS = ("sums", "splits")
+BACKENDS = ("shares", "he")
 MOST_DEPTH = 8  # a tree asks for 2^(depth − 1) sums over all rows
 
 _FIELDS = {f.name: f for f in dataclasses.fields(BoostConfig)}
@@ -43,7 +47,7 @@ class VerticalBoostConfig:
     bins: int = whole(32, least=2, most=255, doc="most bins of a number; messages grow with them")
     subsample: float = _same("subsample")
     colsample_bytree: float = _same("colsample_bytree")
-    class_weight: Any = _same("class_weight")
+    class_weight: Weights | None = _same("class_weight")
     held_out: float | None = _same("held_out")
     early_stopping: int | None = _same("early_stopping")
     reveal: str = choice(
@@ -52,11 +56,27 @@ class VerticalBoostConfig:
         doc="what the label holder learns of others: sums of gradients over anonymous bins; or only each "
         "party's best gain, with the sums at the helper",
     )
+    backend: str = choice(
+        "auto",
+        ("auto", *BACKENDS),
+        doc="'shares': secret shares, with a helper; 'he': homomorphic encryption, without one; 'auto': the "
+        "cheaper one, 'he' without a helper, 'shares' with reveal='splits'",
+    )
     seed: int = _same("seed")
 
     def check(self) -> None:
         is_class = self.objective in ("binary", "multiclass")
         refuse(
+            (
+                self.backend == "he" and self.reveal == "splits",
+                bad(
+                    "boost.train",
+                    "reveal",
+                    self.reveal,
+                    "'sums' with backend='he'",
+                    "Only a helper can search splits for the label holder: use backend='shares'.",
+                ),
+            ),
             (
                 self.class_weight is not None and not is_class,
                 bad(
@@ -74,7 +94,9 @@ class BoostParty(MatchedParty):
     """A party of boosted trees over different columns."""
 
     label: str = component("", _take("label", str), doc="the column to predict, at one party")
-    categories: Any = component((), _take("categories", list[str]), doc="columns of codes, not numbers")
+    categories: Sequence[str] = component(
+        (), _take("categories", list[str]), doc="columns of codes, not numbers"
+    )
 
 
 VERTICAL_BOOST_OPTIONS = {f.name: f for f in dataclasses.fields(VerticalBoostConfig)}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from ..parameters import bad, flag, real, refuse, whole
-from .boost import _free, _has_numbers, check_columns
+from .boost import Categories, Cuts, Value, _has_numbers, check_columns, typed
 
 FINE = 50  # bins before adjacent ones are merged
 
@@ -15,33 +15,57 @@ FINE = 50  # bins before adjacent ones are merged
 class WoeConfig:
     """The options of binning by weight of evidence."""
 
-    label: str = _free("", "label", "str", "the column with the outcome, of two values")
-    event: Any = _free(
-        None, "event", "str | int | None", "the outcome that is an event (a default); None: the second"
+    label: str = typed("", "label", str, "str", "the column with the outcome, of two values")
+    event: Value | None = typed(
+        None,
+        "event",
+        Value | None,
+        "str | int | None",
+        "the outcome that is an event (a default); None: the second",
     )
-    features: Any = _free(None, "features", "list[str] | None", "columns used; None: all but the label")
-    categories: Any = _free(
+    features: Sequence[str] | None = typed(
+        None, "features", list[str] | None, "list[str] | None", "columns used; None: all but the label"
+    )
+    categories: Categories | None = typed(
         None,
         "categories",
+        list[str] | dict[str, list[Value]] | None,
         "list[str] | dict[str, list] | None",
         "columns that are categories, or their levels by column; None: columns that are not numeric",
     )
-    labels: Any = _free(None, "labels", "list | None", "the two outcomes; None: they are found by a sum")
-    cuts: Any = _free(
-        None, "cuts", "dict[str, list[float]] | None", "declared cuts by column; None: quantiles"
+    labels: Sequence[Value] | None = typed(
+        None, "labels", list[Value] | None, "list | None", "the two outcomes; None: they are found by a sum"
+    )
+    cuts: Cuts | None = typed(
+        None,
+        "cuts",
+        dict[str, list[float]] | None,
+        "dict[str, list[float]] | None",
+        "declared cuts by column; None: quantiles",
     )
     bins: int = whole(8, least=2, most=255, doc="most bins of a column, without those of missing and others")
     fine: int | None = whole(
         None,
         least=2,
         most=255,
-        none="50 with monotone, else `bins`",
+        none="50 with monotone and without epsilon, else `bins`",
         doc="quantile bins from which bins are merged",
     )
     monotone: bool = flag(True, doc="merge bins of a number until its event rate only rises or only falls")
     min_share: float = real(0.05, least=0, below=0.5, doc="smallest share of rows in a bin")
     min_rows: int = whole(20, least=1, doc="fewest rows in a bin, over all parties")
     min_cell: int = whole(5, least=1, doc="fewest events, and fewest others, in a bin")
+    epsilon: float | None = real(
+        None, above=0, none=True, doc="ε of differential privacy of a row; None: counts without noise"
+    )
+    delta: float = real(1e-6, above=0, below=1, doc="δ, with epsilon")
+    bounds: Mapping[str, Sequence[float]] | None = typed(
+        None,
+        "bounds",
+        dict[str, list[float]] | None,
+        "dict[str, tuple] | None",
+        "with epsilon: declared range of each number without cuts, like {'age': [18, 100]}",
+    )
 
     def check(self) -> None:
         """Raise BadParameter for values that their declarations cannot describe, all at once."""
@@ -65,11 +89,17 @@ class WoeConfig:
                 self.fine is not None and self.fine < self.bins,
                 bad(owner, "fine", self.fine, f"at least bins ({self.bins})"),
             ),
+            (
+                self.bounds is not None and self.epsilon is None,
+                bad(owner, "bounds", self.bounds, "None without epsilon"),
+            ),
         )
 
     @property
     def first_bins(self) -> int:
-        """The number of quantile bins that are merged."""
+        """The number of quantile bins that are merged; with noise as few as asked for."""
+        if self.epsilon is not None:
+            return self.fine or self.bins
         return self.fine or (max(FINE, self.bins) if self.monotone else self.bins)
 
 

@@ -18,17 +18,19 @@ HEAD = '''"""Types of the options, for type checkers. Written by tacit.config.wr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypedDict
 
 from torch import nn
 
 from ..aggregate.rule import Rule
-from ..algorithms.types import Algorithm
+from ..algorithms.types import Algorithm, Solver
 from ..audit.poisoning import Attack
 from ..guard import Stage
 from ..pace import SAFA, FedAsync, FedBuff
 from ..private.dpsgd import DPSGD
 from ..runtimes.processes import Processes
+from ..script import Script
 from ..selection.rule import SelectionRule as Selection
 from ..speeds import Constant, Exponential, Given, Lognormal
 from ..topologies import Gossip, Hierarchy

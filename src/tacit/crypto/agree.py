@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from ..errors import MissingExtra, ProtocolError
@@ -31,11 +32,15 @@ def _primitives() -> Any:
 
 def bind(*parts: str | bytes | int) -> bytes:
     """Encode values injectively as bytes: each is preceded by its type and its length."""
-    out: list[bytes] = []
-    for part in parts:
-        data = part if isinstance(part, bytes) else str(part).encode()
-        out += (type(part).__name__[:1].encode(), len(data).to_bytes(8, "little"), data)
-    return b"".join(out)
+    return b"".join(
+        [b"b" + len(p).to_bytes(8, "little") + p if isinstance(p, bytes) else _bind_word(p) for p in parts]
+    )
+
+
+@lru_cache(4096, typed=True)  # names, sizes and terms are those of every sum of a program
+def _bind_word(part: str | int) -> bytes:
+    data = str(part).encode()
+    return type(part).__name__[:1].encode() + len(data).to_bytes(8, "little") + data
 
 
 class KeyPair:

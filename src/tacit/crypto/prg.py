@@ -73,7 +73,16 @@ def mask_from(vector: np.ndarray, streams: Iterable[tuple[Any, bytes, int]], wid
 
     A key that is used again must start at a counter that is random, or that no other stream reaches.
     """
-    return _add(vector, ((_start_at(stream, begin), sign) for stream, begin, sign in streams), width)
+    if vector.nbytes > BLOCK or vector.dtype != word(width):
+        return _add(vector, ((_start_at(stream, begin), sign) for stream, begin, sign in streams), width)
+    size = vector.nbytes  # one block: a program of sums has thousands of short vectors
+    room = np.empty(size, np.uint8)
+    zeros, view, block = _ZEROS[:size], room.data, room.view(vector.dtype)
+    for stream, begin, sign in streams:
+        stream.reset_nonce(begin)
+        stream.update_into(zeros, view)
+        (np.add if sign > 0 else np.subtract)(vector, block, vector)
+    return truncate(vector, width)
 
 
 def _start_at(stream: Any, begin: bytes) -> Any:

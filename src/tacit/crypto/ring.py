@@ -7,6 +7,8 @@ packing is a shift and a copy.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from ..errors import BadData
@@ -30,6 +32,7 @@ def width_for(parties: int, bound: int) -> int:
     )
 
 
+@cache
 def word(width: int) -> np.dtype:
     """The machine word in which numbers of this width are added; the bits above are dropped at the end."""
     if width not in WIDTHS:
@@ -66,6 +69,8 @@ def check_bound(values: np.ndarray, bound: int) -> None:
 
 def decode(words: np.ndarray, width: int) -> np.ndarray:
     """Decode as signed numbers, in int64."""
+    if width == 64 and words.dtype == np.uint64:
+        return words.view(np.int64)
     spare = 64 - width
     return (words.astype(np.uint64) << np.uint64(spare)).view(np.int64) >> np.int64(spare)
 

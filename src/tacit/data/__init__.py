@@ -15,7 +15,10 @@ from .cifar10 import cifar10
 from .federation import Dataset, Federation, Holdings, Rows
 from .gaussian_blobs import gaussian_blobs
 from .heart_disease import heart_disease
+from .huggingface import from_huggingface
 from .mnist import fashion_mnist, mnist
+from .padding import pad
+from .parquet_rows import from_parquet_files
 from .pipeline import Pipeline
 from .preparation import Preparation
 from .recipe import Recipe
@@ -35,6 +38,7 @@ from .skews import (
 )
 from .synthetic import synthetic
 from .tables import from_csv, from_frame, from_frames, from_parquet
+from .torch_datasets import from_torch
 from .vertical import Columns, Vertical, split_for_transfer
 
 ALL: dict[str, Callable[..., Dataset]] = {
@@ -83,11 +87,15 @@ __all__ = [
     "from_csv",
     "from_frame",
     "from_frames",
+    "from_huggingface",
     "from_parquet",
+    "from_parquet_files",
+    "from_torch",
     "gaussian_blobs",
     "heart_disease",
     "iris",
     "mnist",
+    "pad",
     "shakespeare",
     "split_for_transfer",
     "synthetic",

@@ -71,7 +71,10 @@ def _load(
     )
     if scale:
         return dataset
-    std, mean = torch.std_mean(dataset.rows.x.double(), dim=0, correction=0)
+    std, mean = torch.std_mean(dataset.rows.matrix(dataset.name).double(), dim=0, correction=0)
     std = torch.where(std > 0, std, 1.0)  # with few training rows a feature may be constant
-    rows, test = (Rows(((r.x.double() - mean) / std).float(), r.y) for r in (dataset.rows, dataset.test))
+    rows, test = (
+        Rows(((r.matrix(dataset.name).double() - mean) / std).float(), r.y)
+        for r in (dataset.rows, dataset.test)
+    )
     return replace(dataset, rows=rows, test=test)

@@ -3,6 +3,7 @@
 # ruff: noqa: PT017, PT018  (those rules are for tests; this is the library that tests call)
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from ..errors import TacitError
 from ..parameters import from_table, to_table
 from .arrays import from_arrays
 from .federation import Dataset, Federation, Rows
+from .inputs import Features, tensors_of
 from .skews import IID, ByColumn, ConceptDrift, Dirichlet, LabelsPerParty, Skew
 
 
@@ -38,7 +40,7 @@ def check_dataset(dataset: Dataset | Callable[[], Dataset]) -> Dataset:
     assert not dataset.labels or len(dataset.labels) == dataset.classes, (
         f"{name}: {len(dataset.labels)} names for {dataset.classes} labels"
     )
-    assert not dataset.columns or len(dataset.columns) == dataset.rows.x[0].numel(), (
+    assert not dataset.columns or len(dataset.columns) == math.prod(dataset.rows.x.shape[1:]), (
         f"{name}: columns do not name every feature"
     )
     if dataset.classes is not None:
@@ -159,10 +161,13 @@ def _rows_for(skew: Skew, parties: int) -> tuple[Dataset, int]:
 def _check_rows(where: str, rows: Rows, classes: int | None, may_be_missing: bool = False) -> None:
     x, y = rows
     assert len(x) == len(y), f"{where}: {len(x)} examples and {len(y)} labels"
-    assert x.dtype in (torch.float32, torch.int64), f"{where}: x is {x.dtype}, not float32 (or int64 tokens)"
-    assert may_be_missing or not x.is_floating_point() or bool(torch.isfinite(x).all()), (
-        f"{where}: x has NaN or infinite values"
-    )
+    for part in tensors_of(x):
+        assert part.dtype in (torch.float32, torch.int64), (
+            f"{where}: x is {part.dtype}, not float32 (or int64 tokens)"
+        )
+        assert may_be_missing or not part.is_floating_point() or bool(torch.isfinite(part).all()), (
+            f"{where}: x has NaN or infinite values"
+        )
     if classes is None:
         assert y.dtype == torch.float32, f"{where}: targets of a regression are {y.dtype}, not float32"
     else:
@@ -173,9 +178,10 @@ def _check_rows(where: str, rows: Rows, classes: int | None, may_be_missing: boo
         )
 
 
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.shape == b.shape and (
-        torch.equal(a.nan_to_num(), b.nan_to_num()) if a.is_floating_point() else torch.equal(a, b)
+def _same(a: Features, b: Features) -> bool:
+    return a.shape == b.shape and all(
+        torch.equal(t.nan_to_num(), u.nan_to_num()) if t.is_floating_point() else torch.equal(t, u)
+        for t, u in zip(tensors_of(a), tensors_of(b))
     )
 
 

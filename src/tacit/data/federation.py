@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..errors import BadData
 from ..parameters import bad, check, nearest
+from .inputs import Features, one_tensor
 
 if TYPE_CHECKING:
     from .pipeline import Pipeline
@@ -22,15 +23,31 @@ if TYPE_CHECKING:
     from .vertical import Vertical
 
 
+# label counts in a summary: those of 20,000 tokens at each of 100 parties would fill a report
+MOST_COUNTS = 10**6
+
+
 class Rows(NamedTuple):
     """Examples and their labels, one per row.
 
-    `x` is float32 (or int64 tokens), `y` int64 classes or float32 targets. Rows of tokens may have a class
-    for each token, [N, T]; −1 is none.
+    `x` is float32 (or int64 tokens), or several tensors; `y` int64 classes or float32 targets. Rows of tokens
+    may have a class for each token, [N, T]; −1 is none.
     """
 
-    x: Tensor
+    x: Features
     y: Tensor
+
+    def take(self, index: Any) -> Rows:
+        """Return these rows."""
+        return Rows(self.x[index], self.y[index])
+
+    def to(self, device: Any) -> Rows:
+        """Return the rows on a device."""
+        return Rows(self.x.to(device), self.y.to(device))
+
+    def matrix(self, owner: str) -> Tensor:
+        """Return x as one tensor; BadData that names `owner` if rows have several inputs or are in files."""
+        return one_tensor(owner, self.x)
 
 
 class Holdings(NamedTuple):
@@ -177,10 +194,11 @@ class Federation:
     def summary(self) -> dict[str, Any]:
         """Return sizes, label counts and feature shift of each party, as plain values."""
         counts = None
-        if self.classes is not None:
+        if self.classes is not None and self.classes * len(self) <= MOST_COUNTS:
             y, owner = self.rows.y, self.owner
             there = y >= 0
-            cell = (owner if y.dim() == 1 else owner[:, None].expand_as(y))[there] * self.classes + y[there]
+            of_label = owner.view(-1, *[1] * (y.dim() - 1)).expand_as(y)
+            cell = of_label[there] * self.classes + y[there]
             shape = (len(self), self.classes)
             counts = torch.bincount(cell, minlength=math.prod(shape)).reshape(shape).tolist()
         return {
@@ -196,8 +214,8 @@ class Federation:
         """Return |mean − pooled mean| / pooled standard deviation of each party.
 
         Averaged over the features that vary."""
-        if not self.rows.x.is_floating_point():
-            return None  # tokens have no mean
+        if not isinstance(self.rows.x, Tensor) or not self.rows.x.is_floating_point():
+            return None  # tokens have no mean, and rows of a file are not read for one
         x = self.rows.x.reshape(len(self.rows.y), -1)
         std, mean = torch.std_mean(x, dim=0, correction=0)
         varies = std > 1e-12

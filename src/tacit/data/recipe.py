@@ -266,9 +266,12 @@ class Recipe:
         for name in self.numbers:
             column = self.column_of(frame, name)
             if not is_number(name, column):
+                if example := find_decimal_comma(column):
+                    raise BadData(f"column {name!r}: {DECIMAL_COMMA.format(example)}")
                 raise BadData(
                     f"the recipe declares {name!r} as a number; the table contains text, e.g. "
-                    f"{str(column.dropna().iloc[0])!r}."
+                    f"{str(column.dropna().iloc[0])!r}. Correct these cells, or leave them empty if they are "
+                    "missing."
                 )
             parts.append(to_numbers(column)[:, None])
         for name, features in self.dates.items():

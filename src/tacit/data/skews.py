@@ -227,7 +227,7 @@ class FeatureNoise(Skew):
     of: str = choice("deviation", ("deviation", "variance"), doc="what σ·i/N is")
 
     def alter(self, fed: Federation, rng: np.random.Generator) -> Rows:
-        x = fed.rows.x
+        x = fed.rows.matrix("FeatureNoise")
         if not x.is_floating_point():
             raise BadData(
                 f"{self} needs features that are numbers; the rows of {fed.name} are tokens. Use a label or "
@@ -362,6 +362,9 @@ class ByColumn(Skew):
     small: str = choice("refuse", SMALL, doc="what to do with small parties")
     # "refuse", "drop", or the name of a party
     missing_party: str = "refuse"
+
+    def __str__(self) -> str:
+        return f"by {self.column}"
 
     def _values(self, dataset: Dataset) -> np.ndarray:
         """Return the party of each row, "" for rows that are left out."""
@@ -523,12 +526,13 @@ def _derangement(classes: int, rng: np.random.Generator) -> np.ndarray:
 
 def _along(skew: CovariateShift, dataset: Dataset, rng: np.random.Generator) -> np.ndarray:
     """Return each row's coordinate along the sorting direction."""
-    if not dataset.rows.x.is_floating_point():
+    features = dataset.rows.matrix("CovariateShift")
+    if not features.is_floating_point():
         raise BadData(
             f"{skew} needs features that are numbers; the rows of {dataset.name} are tokens. Use a label or "
             "quantity skew."
         )
-    x = dataset.rows.x.reshape(len(dataset), -1)
+    x = features.reshape(len(dataset), -1)
     if skew.feature is not None and skew.feature >= x.shape[1]:
         raise bad(
             "CovariateShift",

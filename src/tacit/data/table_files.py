@@ -4,8 +4,8 @@ The format is detected from the content: Parquet, or else CSV (compressed by gzi
 says so).
 
 CSV
-    - UTF-8, with or without a byte order mark, unless `encoding` is given. The first line names the columns;
-      each name is unique.
+    - UTF-8, with or without a byte order mark, unless `encoding` is given (of several, the first that fits).
+      The first line names the columns; each name is unique.
     - The separator is the one of , ; tab | that gives the most columns in the first line, unless it is given.
     - Every row has as many cells as the first line. A row counter without a name, which R writes, is dropped.
     - Spaces after a separator are not part of the cell. Blank lines are skipped.
@@ -52,10 +52,11 @@ PARQUET = (".parquet", ".pq")  # names of Parquet files that are written; when r
 # a column with missing values, would change its last digits. 2^53 has 16 digits and begins with 90.
 CODE = r"0\d+|9\d{15}|\d{17,}"
 DECIMAL_COMMA = (
-    "the numbers have a decimal comma, like {!r}. Read the file with decimal=',' (from_csv, and "
-    "pandas.read_csv), or write them with a point."
+    "the numbers have a decimal comma, like {!r}. Read the file with decimal=',' (from_csv, "
+    "pandas.read_csv; tacit predict --decimal ,), or write them with a point."
 )
 CHUNK = 200_000  # rows of text at a time: some hundred megabytes
+CHARACTERS = 1 << 20  # of text at a time, to find its encoding
 _OPEN: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
@@ -76,7 +77,7 @@ def read_header(
         with _parquet(file) as (_, pq):
             header = Header(tuple(pq.read_schema(file).names), ",")
     else:
-        with _explain(file, encoding), _open_text(file, encoding) as text:
+        with _explain(file, encoding), _open_text(file, _settle_encoding(file, encoding)) as text:
             first = next((line for line in text if line.strip()), "")
             if not first:
                 raise BadData(f"{file} is empty. The first line must name the columns.")
@@ -156,7 +157,7 @@ def read_table(
             def parse(codes: Sequence[str] = ()) -> DataFrame:
                 return pd.read_csv(
                     file,
-                    **_options(header, encoding),
+                    **_options(file, header, encoding),
                     decimal=decimal or ".",
                     dtype=dict.fromkeys((*ids, *codes, *known), str),
                     na_values={
@@ -223,7 +224,7 @@ def read_chunks(
     with (
         _explain(file, encoding),
         pd.read_csv(
-            file, **_options(header, encoding), dtype=str, na_filter=False, chunksize=CHUNK
+            file, **_options(file, header, encoding), dtype=str, na_filter=False, chunksize=CHUNK
         ) as chunks,
     ):
         for chunk in chunks:
@@ -337,23 +338,46 @@ def _is_parquet(file: Path) -> bool:
 
 
 def check_encoding(owner: str, encoding: str | None) -> None:
-    """Raise BadParameter unless Python knows this encoding of text."""
+    """Raise BadParameter unless Python knows this encoding of text, or each of several."""
     try:
-        is_text = encoding is None or codecs.lookup(encoding)._is_text_encoding
-    except (LookupError, TypeError, ValueError):
+        each = [] if encoding is None else [codecs.lookup(name.strip()) for name in encoding.split(",")]
+        is_text = all(codec._is_text_encoding for codec in each)
+    except (LookupError, TypeError, ValueError, AttributeError):
         is_text = False
     if not is_text:
-        raise bad(owner, "encoding", encoding, "the name of an encoding, such as 'utf-8' or 'cp1252'")
+        raise bad(
+            owner,
+            "encoding",
+            encoding,
+            "the name of an encoding, such as 'utf-8' or 'cp1252', or several to try: 'utf-8, cp1252'",
+        )
 
 
-def _open_text(file: Path, encoding: str | None = None) -> IO[str]:
+def _settle_encoding(file: Path, encoding: str | None) -> str:
+    """Return the first of the encodings in which the file is text; the last, if it is in none."""
+    names = ["utf-8"] if encoding is None else [name.strip() for name in encoding.split(",")]
+    # a byte order mark is not a part of the first column's name
+    names = ["utf-8-sig" if codecs.lookup(name).name == "utf-8" else name for name in names]
+    for name in names[:-1]:
+        try:
+            with _open_text(file, name) as text:
+                while text.read(CHARACTERS):
+                    pass
+            return name
+        except UnicodeError:
+            continue
+    return names[-1]
+
+
+def _open_text(file: Path, encoding: str) -> IO[str]:
     opener = _OPEN.get(file.suffix.lower(), open)
-    return opener(file, "rt", encoding=encoding or "utf-8-sig", newline="")  # type: ignore[no-any-return]
+    return opener(file, "rt", encoding=encoding, newline="")  # type: ignore[no-any-return]
 
 
-def _options(header: Header, encoding: str | None = None) -> dict[str, Any]:
+def _options(file: Path, header: Header, encoding: str | None = None) -> dict[str, Any]:
     """How pandas splits a CSV file into cells, the same for every way of reading."""
-    return {"sep": header.separator, "skipinitialspace": True, "encoding": encoding or "utf-8-sig"}
+    used = _settle_encoding(file, encoding)
+    return {"sep": header.separator, "skipinitialspace": True, "encoding": used}
 
 
 @contextmanager
@@ -402,7 +426,7 @@ def _check_rows(
 
 
 def _check_widths(file: Path, separator: str, width: int, encoding: str | None = None) -> None:
-    with _open_text(file, encoding) as text:
+    with _open_text(file, _settle_encoding(file, encoding)) as text:
         rows = csv.reader(text, delimiter=separator, skipinitialspace=True)
         next(row for row in rows if row)
         for number, row in enumerate(row for row in rows if row):

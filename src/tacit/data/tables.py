@@ -113,7 +113,7 @@ class Table:
             pipeline = Pipeline(recipe, self.label, data.labels or ("any",))  # a target keeps its unit here
             recipe = ideal(PipelinePreparation(pipeline), {data.name: self.frame}).recipe
         else:
-            recipe = recipe.resolve(data.rows.x)
+            recipe = recipe.resolve(data.rows.matrix(data.name))
         rows, test = (
             Rows(recipe.transform(frame), part.y)
             for frame, part in ((self.frame, data.rows), (self.test, data.test))
@@ -130,15 +130,15 @@ class Table:
         self, fed: Federation, test_owner: np.ndarray | None, kept: np.ndarray | None = None
     ) -> Federation:
         """Encode a partitioned data set as the recipe says; `kept` are its rows, if not all."""
-        recipe, train = self.recipe, fed.rows.x[fed.train.index]
+        recipe, train = self.recipe, fed.rows.matrix(fed.name)[fed.train.index]
         notes = [*([] if self.declared else [INFERRED_LAYOUT, *self._identifier_notes()]), *self.notes]
         if recipe.fit == "party" and not recipe.is_fitted:
-            own = recipe.with_statistics(fed.test.x)  # for test rows that came from no party
+            own = recipe.with_statistics(fed.test.matrix(fed.name))  # for test rows that came from no party
             each = recipe.statistics(train, fed.train.owner, len(fed))
             mean, std = (torch.cat([s, torch.tensor(o)[None]]) for s, o in zip(each, (own.mean, own.std)))
-            x = recipe.apply(fed.rows.x, mean, std, fed.owner)
+            x = recipe.apply(fed.rows.matrix(fed.name), mean, std, fed.owner)
             owner = np.full(len(fed.test.y), -1) if test_owner is None else test_owner
-            xt = recipe.apply(fed.test.x, mean, std, torch.from_numpy(owner))
+            xt = recipe.apply(fed.test.matrix(fed.name), mean, std, torch.from_numpy(owner))
             rows, test = Rows(x, fed.rows.y), Rows(xt, fed.test.y)
             return replace(fed, rows=rows, test=test, notes=(*fed.notes, *notes))
         if recipe.fit == "pooled" and not recipe.is_fitted:
@@ -280,6 +280,7 @@ def from_frame(
             f"{name}: there is no feature besides the {'id' if label is None else f'label {label!r}'}."
         )
     both = pd.concat([frame[features], extra[features]], ignore_index=True) if len(extra) else frame[features]
+    _check_cells(name, both)
     try:
         recipe = (
             o["fit"]
@@ -354,6 +355,29 @@ def from_frame(
         return select_rows(data, np.flatnonzero(~tested), np.flatnonzero(tested))
     split = split_test_set if data.persons is None else split_people
     return split(data, o["test_fraction"], o["seed"])
+
+
+def _check_cells(name: str, frame: DataFrame) -> None:
+    """Raise an error that names all columns with arrays in their cells: their text is no category."""
+    from pandas.api.types import infer_dtype
+
+    problems = []
+    for column in frame.columns:
+        if frame[column].dtype.kind != "O" or not infer_dtype(frame[column], skipna=True).startswith("mixed"):
+            continue
+        nested = (v for v in frame[column] if isinstance(v, list | tuple | dict | set) or _is_array(v))
+        if (odd := next(nested, None)) is not None:
+            problems.append(
+                f"{name}: the cells of {column!r} are of type {type(odd).__name__}. A cell is a number or a "
+                f"text: give each entry a column of its own, leave it out (drop={[column]!r}), or use "
+                "from_arrays(x, y), whose rows may have any shape."
+            )
+    if problems:
+        raise BadData("\n".join(problems))
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype") and value.ndim > 0
 
 
 def _check_columns(

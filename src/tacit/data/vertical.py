@@ -106,7 +106,7 @@ class Columns:
         return cls(
             data.name,
             ids,
-            torch.cat([data.rows.x, data.test.x]),
+            torch.cat([data.rows.matrix("vertical"), data.test.matrix("vertical")]),
             data.columns,
             None if data.table is None else data.table.recipe,
             torch.cat([data.rows.y, data.test.y]),

@@ -129,6 +129,42 @@ def gradient(
     return g
 
 
+def sums_of_models(
+    layer: Layer,
+    models: Tensor,
+    x: Tensor,
+    y: Tensor,
+    index: Tensor,
+    live: Tensor,
+    left_out: Tensor,
+    objective: Objective,
+    weights: Tensor | None,
+) -> Tensor:
+    """[S, M, D + 1]: of M linear models [S, M, D] of each client, which share a batch of rows, index [S, B].
+
+    The sum of gradients over the `live` rows and, last, that of losses over the rows `left_out`, [S, M, B].
+    All models of a client are one product with its rows.
+    """
+    s, m = models.shape[:2]
+    (outputs, inputs), target = layer.shape, y[index].repeat_interleave(m, 0)
+    rows = x.index_select(0, index.reshape(-1)).view(*index.shape, -1)
+    weight = models[..., layer.weight].reshape(s, m * outputs, inputs)
+    out = torch.bmm(rows, weight.mT)
+    if layer.bias is not None:
+        out = out + models[..., layer.bias].reshape(s, 1, m * outputs)
+    out = out.view(*index.shape, m, outputs).transpose(1, 2).reshape(s * m, -1, outputs)
+    share = live.reshape(s * m, -1)
+    losses = objective.of_rows(out.flatten(0, 1), target.flatten(), weights).view(s, m, -1)
+    delta = objective.by_outputs(out, target, share, weights)  # [S·M, B, outputs]
+    sums = torch.empty(s, m, models.shape[2] + 1, device=models.device, dtype=models.dtype)
+    side_by_side = delta.view(s, m, -1, outputs).transpose(2, 3).reshape(s, m * outputs, -1)
+    sums[..., layer.weight] = torch.bmm(side_by_side, rows).view(s, m, -1)
+    if layer.bias is not None:
+        sums[..., layer.bias] = delta.sum(1).view(s, m, outputs)
+    sums[..., -1] = (losses * left_out).sum(-1)
+    return sums
+
+
 def forward(layers: list[Layer], w: Tensor, h: Tensor, inputs: list[Tensor] | None = None) -> Tensor:
     """The outputs of S models w [S, D] for rows h [S, B, …]; the layers' inputs are appended to `inputs`."""
     for layer in layers:

@@ -10,9 +10,13 @@ import torch
 from torch import Tensor
 
 from ..data.federation import Federation, Rows
+from ..data.inputs import Features
 from ..data.subgroups import PARTY, Subgroups
 from .intervals import intervals
-from .metrics import Counts, count, describe, measure_all, predict_classes
+from .losses import Objective, classes_last
+from .metrics import Counts, describe, measure_all, per_class, predict_classes
+from .other_counts import count_rows
+from .own_metrics import OwnMetrics
 from .subgroups import Tally, count_subgroups, measure_cell, measure_subgroups, merge_small
 from .task import Task
 
@@ -25,6 +29,12 @@ class Rules(NamedTuple):
     sums_only: bool = False  # the server learns only the sum over all parties
     threshold: float | None = None  # the probability from which the second of two classes is predicted
     scale: float = 1.0  # the unit of a regression's target, as errors are reported in
+    objective: Objective | None = None  # None: the usual loss, cross-entropy or squared error
+    own: OwnMetrics | None = None  # a user's own metrics
+
+    def count_rows(self, out: Tensor, y: Tensor) -> Counts:
+        """The counts of the outputs for some rows."""
+        return count_rows(out, y, self.classes, self.objective, self.threshold)
 
     def report(self, counts: Counts) -> dict[str, Any]:
         """All metrics of these counts, with intervals."""
@@ -71,7 +81,7 @@ def held_out(fed: Federation, rows: Rows, rules: Rules) -> Held:
     """The held-out rows of a federation; `rows` are its rows in this round."""
     index = fed.held.index
     return Held(
-        Rows(rows.x[index], rows.y[index]),
+        rows.take(index),
         fed.held.owner,
         fed.parties,
         who_reports(fed, rules.min_rows, rules.sums_only),
@@ -82,10 +92,15 @@ def held_out(fed: Federation, rows: Rows, rules: Rules) -> Held:
 
 def tally_rows(out: Tensor, y: Tensor, rules: Rules, subgroups: Subgroups | None, codes: Tensor) -> Tally:
     """The counts of some rows, and of their subgroups by `codes`."""
-    total = count(out, y, rules.classes, threshold=rules.threshold)
+    total = rules.count_rows(out, y)
     if subgroups is None or not subgroups.columns:
         return Tally(total)
-    return Tally(total, count_subgroups(out, y, rules.classes, codes, subgroups.sizes, rules.threshold))
+    return Tally(
+        total,
+        count_subgroups(
+            out, y, rules.classes, codes, subgroups.sizes, rules.threshold, objective=rules.objective
+        ),
+    )
 
 
 def tally_party(out: Tensor, y: Tensor, rules: Rules, subgroups: Subgroups | None) -> Tally:
@@ -126,6 +141,7 @@ def evaluate(
             {
                 **h.rules.report(tally.total),
                 **measure_parties(on_held[i], h),
+                **_own_metrics(on_test[i], tests[i], on_held[i], h),
                 **_subgroups(tally, h.subgroups, h.rules, lambda h=h, i=i: _each(on_held[i], h)),  # type: ignore[misc]
             }
         )
@@ -139,7 +155,7 @@ def validate(task: Task, w: Tensor, buffers: Tensor | None, held: Held) -> dict[
     """
     shown = held.reports[held.owner]
     out = task.predict(w, held.rows.x[shown].to(w.device), buffers).cpu()
-    counts = count(out, held.rows.y[shown], held.rules.classes, threshold=held.rules.threshold)
+    counts = held.rules.count_rows(out, held.rows.y[shown])
     return measure_all(counts, held.rules.scale)
 
 
@@ -151,6 +167,17 @@ def validate_counts(answers: Mapping[str, Tally | None], rules: Rules) -> dict[s
         if a is not None and (rules.sums_only or float(a.total.rows) >= rules.min_rows)
     ]
     return measure_all(functools.reduce(Tally.add, known).total, rules.scale) if known else {}
+
+
+def _own_metrics(on_test: Tensor, test: Rows, on_held: Tensor, held: Held) -> dict[str, float]:
+    """A user's own metrics: of the test set, or of the parties that report."""
+    own = held.rules.own
+    if not own:
+        return {}
+    if len(test.y):
+        return own.measure(on_test, test.y)
+    whose = [held.owner == k for k in torch.nonzero(held.reports).flatten().tolist()]
+    return own.measure_parties([(on_held[mine], held.rows.y[mine]) for mine in whose])
 
 
 def _tally_held(out: Tensor, held: Held) -> Tally:
@@ -175,9 +202,7 @@ def _each(out: Tensor, held: Held) -> dict[str, Counts]:
     found = {}
     for k in torch.nonzero(held.reports).flatten().tolist():
         mine = held.owner == k
-        found[held.names[k]] = count(
-            out[mine], held.rows.y[mine], held.rules.classes, threshold=held.rules.threshold
-        )
+        found[held.names[k]] = held.rules.count_rows(out[mine], held.rows.y[mine])
     return found
 
 
@@ -198,7 +223,7 @@ def _subgroups(
 
 
 def outputs(
-    task: Task, w: Tensor, buffers: Tensor | None, xs: list[Tensor], stacked: bool = False
+    task: Task, w: Tensor, buffers: Tensor | None, xs: Sequence[Features], stacked: bool = False
 ) -> list[Tensor]:
     """The outputs of model i on xs[i], on the CPU; with `stacked`, models on the same rows run as one
     program.
@@ -222,9 +247,10 @@ def outputs(
 
 def _hits(out: Tensor, held: Held) -> tuple[Tensor, Tensor]:
     """[parties] each: the number of labels (of rows or tokens), and the number of correct predictions."""
+    out = classes_last(out, held.rows.y)
     hit, there = predict_classes(out, held.rules.threshold) == held.rows.y, held.rows.y >= 0
     if hit.dim() > 1:
-        hit, there = hit.sum(1), there.sum(1)
+        hit, there = hit.flatten(1).sum(1), there.flatten(1).sum(1)
     n, right = (torch.bincount(held.owner, weights=v.double(), minlength=held.parties) for v in (there, hit))
     return n, right
 
@@ -293,6 +319,8 @@ def gather(
     metrics: dict[str, Any] = {} if tally is None else rules.report(tally.total)
     if tally is not None:
         metrics |= _subgroups(tally, subgroups, rules, lambda: {n: a.total for n, a in known.items()})
+    if len(test.y) and rules.own:
+        metrics |= rules.own.measure(out, test.y)
     if rules.sums_only:
         pooled = None if total is None or classes is None or not personal else _accuracy(total.total)
         return metrics if pooled is None else {**metrics, "personal_accuracy": pooled}
@@ -303,7 +331,7 @@ def gather(
 
 
 def _accuracy(counts: Counts) -> float | None:
-    return float(counts.confusion.diagonal().sum() / counts.rows) if counts.rows else None
+    return float(per_class(counts.confusion)[0].sum() / counts.rows) if counts.rows else None
 
 
 def _spread(each: list[float | None]) -> dict[str, float]:

@@ -21,7 +21,7 @@ import math
 import torch
 from torch import Tensor
 
-from .metrics import Counts, average_precision, measure_all
+from .metrics import Counts, average_precision, is_condensed, measure_all, per_class
 
 Z = 1.959963984540054  # the two-sided 95% quantile of the normal distribution
 Interval = tuple[float, float]
@@ -32,9 +32,12 @@ def intervals(counts: Counts, scale: float = 1.0) -> dict[str, float]:
     metrics = measure_all(counts, scale)
     if not metrics or not math.isfinite(metrics["loss"]):
         return {}
-    found = (
-        _of_classes(counts, metrics) if counts.confusion.numel() else _of_regression(counts, metrics, scale)
-    )
+    if counts.confusion.numel():
+        found = _of_classes(counts, metrics)
+    elif "r2" in metrics:
+        found = _of_regression(counts, metrics, scale)
+    else:
+        return {}
     ends = {
         name: pair
         for name, pair in found.items()
@@ -57,8 +60,10 @@ def _of_classes(counts: Counts, metrics: dict[str, float]) -> dict[str, Interval
     ends: dict[str, Interval | None] = {
         "loss": _mean(float(counts.loss), losses, n, (0.0, math.inf)),
         "brier": _mean(brier, briers, n, (0.0, 1.0 if len(matrix) == 2 else 2.0)),
-        "accuracy": wilson(float(matrix.diagonal().sum()), n),
+        "accuracy": wilson(float(per_class(matrix)[0].sum()), n),
     }
+    if is_condensed(matrix):  # the other intervals need the pairs of true and predicted classes
+        return ends
     # a row more of each class, spread over all predictions: shares of 0 and 1 are not certain
     smooth = matrix + (matrix.sum(1, keepdim=True) > 0) / len(matrix)
     for name, slope in _slopes(smooth).items():  # the metrics do not change if all counts are doubled,
@@ -125,13 +130,14 @@ def _average_precision(positive: Tensor, negative: Tensor) -> Interval:
 
 
 def _of_regression(counts: Counts, metrics: dict[str, float], scale: float) -> dict[str, Interval | None]:
-    n, squares = float(counts.rows), float(counts.loss)
-    absolute, fourth, y1, y2, y3, y4, ey, eyy = (v / n for v in counts.moments.cpu().tolist())
+    n = float(counts.rows)
+    absolute, fourth, y1, y2, y3, y4, ey, eyy, *other = (v / n for v in counts.moments.cpu().tolist())
+    squares = other[0] * n if other else float(counts.loss)  # the loss is another one
     mse = _mean(squares, fourth * n, n, (0.0, math.inf))
     mae = _mean(absolute * n, squares, n, (0.0, math.inf))
     m, v = squares / n, y2 - y1 * y1
     ends: dict[str, Interval | None] = {
-        "loss": None if mse is None else (scale**2 * mse[0], scale**2 * mse[1]),
+        "loss": None if mse is None or other else (scale**2 * mse[0], scale**2 * mse[1]),
         "mae": None if mae is None else (scale * mae[0], scale * mae[1]),
         "rmse": None if mse is None else (scale * math.sqrt(mse[0]), scale * math.sqrt(mse[1])),
     }

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..data.inputs import Features
 from .task import Task
 
 PARTIES = 5  # the number of curves that a reader can distinguish
@@ -29,13 +30,13 @@ def normalize_filters(task: Task, direction: Tensor, w: Tensor) -> Tensor:
     return out
 
 
-def losses(task: Task, models: Tensor, x: Tensor, y: Tensor, buffers: Tensor | None) -> list[float]:
+def losses(task: Task, models: Tensor, x: Features, y: Tensor, buffers: Tensor | None) -> list[float]:
     """The mean loss of each of the models [M, D] on the rows."""
     return [float(task._loss(task.predict(w, x, buffers), y).mean()) for w in models]
 
 
 def landscape(
-    task: Task, w: Tensor, optima: dict[str, Tensor], x: Tensor, y: Tensor, buffers: Tensor | None = None
+    task: Task, w: Tensor, optima: dict[str, Tensor], x: Features, y: Tensor, buffers: Tensor | None = None
 ) -> dict[str, Any]:
     """The event `landscape`: the loss along lines and on a plane.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -22,11 +23,14 @@ class LocalStep(TorchFunctionMode):
     convolution, which cuDNN runs group by group, while a batched product runs all at once. With few
     filters, copying the patches costs more than the product; then whole rows of the image are multiplied by
     a band matrix, with more arithmetic and a fifth of the copying.
+
+    With `products`, attention is two matrix products and a softmax: the gradient of torch's fused kernels
+    cannot be stacked.
     """
 
-    def __init__(self, key: Tensor, live: Tensor, patches: bool = False):
+    def __init__(self, key: Tensor, live: Tensor, patches: bool = False, products: bool = False):
         super().__init__()
-        self.key, self.live, self.patches = key, live, patches
+        self.key, self.live, self.patches, self.products = key, live, patches, products
         self.drops = self.norms = 0
         self.draws = False
 
@@ -39,6 +43,11 @@ class LocalStep(TorchFunctionMode):
             return self._norm(*args, **(kwargs or {}))
         if func is torch.conv2d and self.patches:
             return self._convolve(*args, **(kwargs or {}))
+        if func is F.scaled_dot_product_attention:
+            return self._attend(*args, **(kwargs or {}))
+        if func is F.multi_head_attention_forward:
+            with self:  # it calls dropout and attention, which must be found here too
+                return _multi_head_attention(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
     def _drop(
@@ -63,6 +72,34 @@ class LocalStep(TorchFunctionMode):
             h = (h ^ ((h >> 33) & 0x7FFFFFFF)) * factor
         keep = (h & 0xFFFFFF) >= int(p * 0x1000000)
         return input * keep.to(input.dtype) / max(1 - p, 1e-12)  # p = 1 drops everything
+
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        if not self.products and not dropout_p:
+            return F.scaled_dot_product_attention(
+                query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+        if enable_gqa:  # several heads of the query share one of the key
+            key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
+        scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.transpose(-2, -1)
+        if is_causal:
+            attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        if attn_mask is not None:
+            scores = (
+                scores.masked_fill(~attn_mask, -torch.inf)
+                if attn_mask.dtype == torch.bool
+                else scores + attn_mask
+            )
+        return self._drop(torch.softmax(scores, -1), dropout_p) @ value
 
     def _norm(
         self,
@@ -120,6 +157,19 @@ class LocalStep(TorchFunctionMode):
         out = torch.matmul(weight.reshape(len(weight), -1), patches)
         out = out if bias is None else out + bias[:, None]
         return out.view(len(weight), len(input), oh, ow).transpose(0, 1)
+
+
+def _unhooked(function: Any) -> Callable[..., Any]:
+    """A function of torch.nn.functional that does not hand itself over to an active mode; what it calls
+    does.
+    """
+    names = {**function.__globals__, "has_torch_function": lambda tensors: False}
+    copied = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
+
+
+_multi_head_attention = _unhooked(F.multi_head_attention_forward)
 
 
 class Characters(nn.Module):

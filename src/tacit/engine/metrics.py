@@ -26,6 +26,9 @@ from ..numbers import judged_by as judged_by
 BINS = 1024  # of the score histograms: a bin is about 0.1% of probability wide
 SUBGROUP_BINS = 128  # of a subgroup: there may be many, and their intervals are wider than a bin's error
 CLASSIFICATION = ("accuracy", "auc", "average_precision", "brier", "f1", "precision", "recall", "loss")
+# with more classes, as in the vocabulary of a language model, a matrix of all pairs would take gigabytes:
+# rows are counted by true class and by predicted class, and histograms of scores are left out
+MANY_CLASSES = 1000
 REGRESSION = ("r2", "mae", "rmse", "loss")
 
 
@@ -49,7 +52,9 @@ class Counts(NamedTuple):
 
     loss: Tensor  # summed
     rows: Tensor
-    confusion: Tensor  # [C, C], true × predicted; [0, 0] for regression
+    # [C, C], true × predicted; [0, 0] for regression. With many classes [3, C]: rows of each true class that
+    # are predicted correctly, and wrongly, and rows of each predicted class
+    confusion: Tensor
     positive: Tensor  # [C, bins] scores of rows of the class; [1, bins] for two classes
     negative: Tensor  # [C, bins] scores of the other rows
     moments: Tensor  # sums of the terms below
@@ -63,6 +68,19 @@ CLASS_MOMENTS = ("ℓ²", "b", "b²")
 REGRESSION_MOMENTS = ("|e|", "e⁴", "y", "y²", "y³", "y⁴", "e²y", "e²y²")
 
 
+def is_condensed(confusion: Tensor) -> bool:
+    """Whether rows are counted by true and by predicted class, not by pairs of them."""
+    return confusion.shape[-1] > MANY_CLASSES
+
+
+def per_class(confusion: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """[C] each: the rows of a class that are predicted correctly, its rows, and those predicted as it."""
+    if is_condensed(confusion):
+        hit, miss, predicted = confusion.unbind(-2)
+        return hit, hit + miss, predicted
+    return confusion.diagonal(dim1=-2, dim2=-1), confusion.sum(-1), confusion.sum(-2)
+
+
 def count(
     out: Tensor,
     y: Tensor,
@@ -74,7 +92,8 @@ def count(
     """The counts of the outputs for some rows.
 
     If a row has a label for each of its tokens, tokens are counted, without curves: with so many classes
-    they would take ten times as long as the rest. Of two classes, the second is predicted from the
+    they would take ten times as long as the rest. With more than 1,000 classes rows are counted by true and
+    by predicted class, not by pairs. Of two classes, the second is predicted from the
     probability `threshold` on (None: if it is the more probable one).
     """
     if y.dim() > 1:
@@ -89,6 +108,8 @@ def count(
         terms = (e.abs(), ee**2, target, yy, yy * target, yy**2, ee * target, ee * yy)
         moments = torch.stack([t.sum() for t in terms])
         return Counts(ee.sum(), rows, empty, empty, empty, moments)
+    if classes > MANY_CLASSES:
+        return _count_many(out, y, classes)
     losses = F.cross_entropy(out, y, reduction="none").double()
     share = torch.softmax(out.float(), -1)
     guess = predict_classes(out, threshold)
@@ -111,6 +132,26 @@ def count(
     return Counts(losses.sum(), rows, confusion, positive, negative, moments)
 
 
+def _count_many(out: Tensor, y: Tensor, classes: int) -> Counts:
+    """The counts of rows with many classes, in blocks: the outputs alone may take most of the memory."""
+    table = torch.zeros(3, classes, dtype=torch.float64)
+    moments, total = torch.zeros(3, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    block = max(1, 2**24 // classes)
+    for part, label in zip(out.split(block), y.split(block)):
+        logs = torch.log_softmax(part.float(), -1)
+        own = logs.gather(-1, label[:, None])[:, 0].double()
+        # Σ (p − onehot)² = Σ p² − 2·p_y + 1
+        brier = logs.exp_().square_().sum(-1).double() - 2 * own.exp() + 1
+        guess = part.argmax(-1)
+        hits = guess == label
+        for i, which in enumerate((label[hits], label[~hits], guess)):
+            table[i] += torch.bincount(which, minlength=classes).cpu()
+        total += -own.sum().cpu()
+        moments += torch.stack([own.square().sum(), brier.sum(), brier.square().sum()]).cpu()
+    empty = torch.zeros(0, 0)
+    return Counts(total, torch.tensor(float(len(y))), table, empty, empty, moments)
+
+
 def predict_classes(out: Tensor, threshold: float | None = None) -> Tensor:
     """The class predicted for each row or token: the most probable, or of two by the threshold."""
     if threshold is None or out.shape[-1] != 2:
@@ -131,7 +172,7 @@ def measure(counts: Counts) -> dict[str, float]:
         result["loss"]
     ):  # the argmax of NaN is class 0, which must not count as a prediction
         return result | dict.fromkeys(("accuracy", "precision", "recall", "f1"), math.nan)
-    hit, actual, predicted = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
+    hit, actual, predicted = per_class(matrix)
     there = actual > 0  # classes without test rows have no recall
     precision, recall = hit / predicted.clamp(min=1), hit / actual.clamp(min=1)
     f1 = 2 * precision * recall / (precision + recall).clamp(min=1e-12)
@@ -160,8 +201,10 @@ def measure_all(counts: Counts, scale: float = 1.0) -> dict[str, float]:
         return {}
     sums = counts.moments.cpu().tolist()
     if not counts.confusion.numel():
-        return metrics | _regression(float(counts.loss), n, sums, scale)
-    metrics["majority"] = float(counts.confusion.sum(1).max()) / n
+        return metrics | (_labels(counts, sums) if counts.positive.numel() else _numbers(counts, sums, scale))
+    if not sums:  # of an own loss, whose outputs are no logits of probabilities
+        return metrics
+    metrics["majority"] = float(per_class(counts.confusion)[1].max()) / n
     is_finite = math.isfinite(metrics["loss"])
     metrics["brier"] = sums[1] / n if is_finite else math.nan
     if "auc" in metrics:
@@ -175,6 +218,31 @@ def measure_regression(out: Tensor, y: Tensor) -> dict[str, float]:
     off = out.double().reshape(y.shape) - y
     spread = float((y - y.mean()).square().mean())
     return {"mae": float(off.abs().mean()), "r2": 1 - float(off.square().mean()) / spread if spread else 0.0}
+
+
+def _labels(counts: Counts, sums: list[float]) -> dict[str, float]:
+    """Metrics of labels that do not exclude each other, from the counts of other_counts.py."""
+    known, hits, brier = sums
+    if not known or not math.isfinite(float(counts.loss)):
+        return {}
+    positive, negative = counts.positive.cpu(), counts.negative.cpu()
+    found = {"accuracy": hits / known, "brier": brier / known}
+    area, error = _auc(positive, negative)
+    if area is not None:
+        found |= {"auc": area, "auc_error": error, **_average_precision(positive, negative)}
+    return found
+
+
+def _numbers(counts: Counts, sums: list[float], scale: float) -> dict[str, float]:
+    """Metrics of a regression; of an own loss, and of several targets per row, as far as they apply."""
+    n, loss = float(counts.rows), float(counts.loss)
+    if not sums:
+        return {}
+    if len(sums) == 2:  # several numbers per row: their absolute and squared errors
+        return {"mae": scale * sums[0] / n, "rmse": scale * math.sqrt(sums[1] / n)}
+    *usual, squares = sums if len(sums) == len(REGRESSION_MOMENTS) + 1 else (*sums, loss)
+    found = _regression(squares, n, usual, scale)
+    return found if len(sums) == len(REGRESSION_MOMENTS) else {**found, "loss": loss / n}
 
 
 def _regression(squares: float, n: float, sums: list[float], scale: float) -> dict[str, float]:
@@ -244,6 +312,8 @@ def describe(counts: Counts, min_rows: int = 1) -> dict[str, Any]:
     Neighboring sixteenths are merged until each has at least `min_rows` rows.
     """
     matrix = counts.confusion.cpu()
+    if is_condensed(matrix):
+        return {}
     if not 0 < len(matrix) <= MOST_CLASSES or not math.isfinite(float(counts.loss)) or not float(counts.rows):
         return {}
     found: dict[str, Any] = {"confusion": matrix.long().tolist()}

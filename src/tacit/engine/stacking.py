@@ -5,7 +5,6 @@ The decision follows from fixed rules, not from measured times, so that the same
 
 from __future__ import annotations
 
-import copy
 import os
 import warnings
 from dataclasses import fields
@@ -18,6 +17,8 @@ from torch import Tensor, nn
 from ..algorithms import Algorithm
 from ..algorithms.types import Batch, LocalState, State
 from ..data.federation import Rows
+from ..data.inputs import Features, concatenate
+from .calling import call
 from .task import Task
 
 CPU_STACK = (
@@ -26,6 +27,10 @@ CPU_STACK = (
 # multiplications of a client's step; above, on a CPU, one client keeps a core busy and stacking only moves
 # memory
 STACK_BELOW = 4e6
+# multiplications of a client's step; above, on a GPU, torch's own kernels for each client, several clients
+# side by side, are faster than products for a stack, which copies patches and scores of attention
+STREAMS_ABOVE = 5e9
+STREAMS = 5  # of a GPU, for clients whose steps are recorded side by side
 
 
 def cores() -> int:
@@ -65,8 +70,11 @@ def work(task: Task, batch: int) -> float:
     def count(module: nn.Module, _: Any, out: Any) -> None:
         nonlocal total
         out = out[0] if isinstance(out, tuple) else out
+        if not isinstance(out, Tensor):  # of the whole model, such as an object with `logits`
+            return
         if isinstance(module, nn.RNNBase):  # every gate's weights are used once a token
-            total += sum(p.numel() for p in module.parameters() if p.dim() > 1) * task.x.shape[1]
+            steps = out.numel() / len(rows) / out.shape[-1] if out.dim() > 2 else 1.0
+            total += sum(p.numel() for p in module.parameters() if p.dim() > 1) * steps
             return
         total += sum(
             p.numel() * max(1.0, out.numel() / len(rows) / p.shape[0])
@@ -77,11 +85,11 @@ def work(task: Task, batch: int) -> float:
     rows = task.x[:1]
     if len(rows) == 0:
         return 0.0
-    module = copy.deepcopy(task.module).to(task.x.device).eval()
+    module = task.copy().eval()
     for part in module.modules():
         part.register_forward_hook(count)
     with torch.no_grad():
-        module(rows)
+        call(module, rows, task.part)
     return max(total, float(task.dim)) * batch
 
 
@@ -108,6 +116,31 @@ def cannot_stack(task: Task, w: Tensor, buffers: Tensor | None) -> str:
     return ""
 
 
+def cannot_record(task: Task, w: Tensor, buffers: Tensor | None, compiles: bool = False) -> str:
+    """Record one client's step as a CUDA graph; return torch's error message if that fails."""
+    recorded, device = task.for_recording(compiles), w.device
+    batch = Batch(
+        torch.zeros(2, dtype=torch.int64, device=device),
+        torch.ones(2, device=device),
+        torch.zeros((), dtype=torch.int64, device=device),
+    )
+    state = LocalState(w[0], {} if buffers is None else {"buffers": buffers[0]}, {}, w[0, 0])
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    try:
+        with torch.no_grad():
+            with torch.cuda.stream(stream):  # libraries allocate workspaces before recording
+                recorded.gradient(state, batch)
+            torch.cuda.current_stream().wait_stream(stream)
+            with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream):
+                recorded.gradient(state, batch)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return ""
+
+
 def group_by_size(sizes: np.ndarray) -> list[np.ndarray]:
     """Groups of clients, largest first; no client has less than half the rows of the largest in its group.
 
@@ -119,7 +152,7 @@ def group_by_size(sizes: np.ndarray) -> list[np.ndarray]:
     return parts
 
 
-def join_tables(tables: list[Rows], device: torch.device) -> tuple[Tensor, Tensor, list[int]]:
+def join_tables(tables: list[Rows], device: torch.device) -> tuple[Features, Tensor, list[int]]:
     """The rows of all runs in one table, without duplicates, and the offset of each run's rows."""
     begins: dict[tuple[int, int], int] = {}
     parts, at, offset = [], 0, []
@@ -133,4 +166,4 @@ def join_tables(tables: list[Rows], device: torch.device) -> tuple[Tensor, Tenso
     if len(parts) == 1:
         return *parts[0], offset
     xs, ys = zip(*parts)
-    return torch.cat(xs), torch.cat(ys), offset
+    return concatenate(xs), torch.cat(ys), offset

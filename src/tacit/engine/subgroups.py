@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from .intervals import intervals
-from .metrics import SUBGROUP_BINS, Counts, count, measure_all
+from .losses import Objective
+from .metrics import SUBGROUP_BINS, Counts, measure_all
+from .other_counts import count_rows
 
 SMALL = "small groups"
 PARTS = ("confusion", "positive", "negative")  # the whole numbers among counts
@@ -77,6 +79,7 @@ def count_subgroups(
     codes: Tensor,
     sizes: Sequence[int],
     threshold: float | None = None,
+    objective: Objective | None = None,
 ) -> Counts:
     """[cells] counts: for each column one cell for each of its values, and one for small groups.
 
@@ -88,7 +91,7 @@ def count_subgroups(
         own = torch.where(own < 0, size, own)
         for value in range(size + 1):
             mine = own == value
-            cells.append(count(out[mine], y[mine], classes, threshold=threshold, bins=SUBGROUP_BINS))
+            cells.append(count_rows(out[mine], y[mine], classes, objective, threshold, SUBGROUP_BINS))
     return Counts(*(torch.stack([getattr(c, name) for c in cells]) for name in Counts._fields))
 
 

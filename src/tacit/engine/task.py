@@ -9,26 +9,34 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from ..algorithms.plan import Plans
 from ..algorithms.types import Batch, LocalState, State
+from ..data.inputs import Features, Stored, blank_rows, bytes_of_row, concatenate, read
 from . import dense, pooled, recurrent
+from .calling import LOGITS, LOSS, call, call_with, last_input
 from .dense import Layer, Slot, cover, for_one_client, layers_of, parts_of
 from .layers import LocalStep
-from .losses import Objective
+from .losses import EVALUATED, WRITTEN_OUT, Objective, probe_own
 from .pooled import Network, network_of
 from .recurrent import Chain, chain_of
 
 _dense = for_one_client(
     lambda task, w, index, live: dense.gradient(
         task.dense, w, task.x, task.y, index, live, task.objective, task.class_weights
+    )
+)
+_linear = for_one_client(
+    lambda task, models, index, live, left_out: dense.sums_of_models(
+        task.dense[0], models, task.x, task.y, index, live, left_out, task.objective, task.class_weights
     )
 )
 _pooled, _recurrent, _answers = (
@@ -56,47 +64,95 @@ def _split(slots: list[Slot], flat: Tensor) -> dict[str, Tensor]:
     return {s.name: piece.view(s.shape).to(s.dtype) for s, piece in zip(slots, pieces)}
 
 
+READ = 2**26  # bytes of a file that are read at a time to evaluate a model
+
+
+class Kind(NamedTuple):
+    """What the engines must know of a model."""
+
+    special: bool = False  # it has dropout or batch norm
+    draws: bool = False  # it draws other random numbers
+    mixes: bool = False  # its outputs depend on padding
+
+
 class Task:
     """A model, a loss and the rows they work on. A local step only needs `gradient`."""
 
     def __init__(
         self,
         module: nn.Module,
-        x: Tensor,
+        x: Features,
         y: Tensor,
         objective: Objective | None = None,
         precision: str = "float32",
         stacked: bool = False,
         like: Task | None = None,
+        recorded: bool = False,
     ):
         """`objective` is cross-entropy by default; `like` is a task of the same model on other rows."""
         self.module, self.x, self.y, self.precision = module, x, y, precision
         self.objective = objective or Objective()
+        self.part = LOSS if self.objective.is_of_model else LOGITS  # of the objects that a model may return
         self.class_weights = self.objective.weights(x.device)
         # frozen parameters and counters are the same at all parties: they are never sent, averaged or noisy
         self.parameters = _slots((k, p) for k, p in module.named_parameters() if p.requires_grad)
         self.buffer_slots = _slots((k, b) for k, b in module.named_buffers() if b.is_floating_point())
         self.dim = sum(s.stop - s.start for s in self.parameters)
         self.stacked = stacked  # whether an engine runs `gradient` under vmap
+        self.recorded = recorded  # or records it, client by client, as a CUDA graph
+        self.compiles = False  # whether the recorded forward and backward pass are compiled
         self._local = _Thread()
-        self.kind: tuple[bool, bool, bool] = like.kind if like is not None and len(like.x) else self._kind()
-        self.special, self.draws, self.mixes = self.kind
-        self.dense, self.pooled, self.chain = (
-            self._written_out() if precision != "bf16" else (None, None, None)
+        # (original, copy) of frozen parameters by the original's id, on each device
+        self._frozen: dict[torch.device, dict[int, tuple[Tensor, Tensor]]] = (
+            {} if like is None else like._frozen
         )
-        self._penalty = self._penalized()
+        self.kind: Kind = like.kind if like is not None and len(like.x) else self._kind()
+        self.special, self.draws, self.mixes = self.kind
+        # a loss over a batch depends on its rows as a batch norm does: no padding, clients one by one
+        self.is_batch_loss: bool = (
+            like.is_batch_loss if like is not None and len(like.x) else self._has_batch_loss()
+        )
+        self.mixes = self.mixes or self.is_batch_loss
+        self.dense, self.pooled, self.chain = (
+            self._written_out() if precision != "bf16" and not recorded else (None, None, None)
+        )
+        self._penalty = self.objective.l2 * self.penalized if self.objective.l2 else None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows are, and the model is trained."""
+        return self.x.device
 
     def __deepcopy__(self, memo: Any) -> Task:
         raise TypeError("a Task must not be copied: use Task.on(rows) for other rows")
 
-    def on(self, x: Tensor, y: Tensor) -> Task:
+    def on(self, x: Features, y: Tensor) -> Task:
         """The same model on other rows."""
         return Task(self.module, x, y, self.objective, self.precision, like=self)
 
     def for_stacking(self) -> Task:
         """A copy for `vmap` with its own module, because `functional_call` swaps values inside the module."""
-        module = copy.deepcopy(self.module).to(self.x.device).train()
-        return Task(module, self.x, self.y, self.objective, self.precision, stacked=True, like=self)
+        return Task(self.copy(), self.x, self.y, self.objective, self.precision, stacked=True, like=self)
+
+    def for_recording(self, compiles: bool = False) -> Task:
+        """A copy whose steps can be recorded as a CUDA graph, on several streams at once."""
+        if type(self) is not Task:  # a private task draws noise in each step, which a replay would repeat
+            raise TypeError(f"the steps of a {type(self).__name__} must not be recorded")
+        task = Task(self.copy(), self.x, self.y, self.objective, self.precision, like=self, recorded=True)
+        task.compiles = compiles
+        return task
+
+    def copy(self) -> nn.Module:
+        """The module on the rows' device, in training mode; all copies there share the frozen parameters."""
+        device = self.x.device
+        frozen = [p for p in self.module.parameters() if not p.requires_grad]
+        if device not in self._frozen:
+            self._frozen[device] = {
+                id(p): (p, nn.Parameter(p.detach().to(device), requires_grad=False)) for p in frozen
+            }
+        shared = self._frozen[device]
+        memo: dict[int, Any] = {id(p): shared[id(p)][1] if id(p) in shared else p for p in frozen}
+        return copy.deepcopy(self.module, memo).to(device).train()
 
     def redraw(self, plans: Plans, name: str, epochs: int) -> Plans:
         """The plans of the stacked clients; a private task draws the rows of its one client `name` in
@@ -121,12 +177,24 @@ class Task:
         held = {s.name for s in (*self.parameters, *self.buffer_slots)}
         return {name: tensor.detach() for name, tensor in named.items() if name not in held}
 
-    def module_at(self, w: Tensor, buffers: Tensor | None = None) -> nn.Module:
-        """A new module with these values."""
-        module = copy.deepcopy(self.module).to("cpu")
+    def values_at(self, w: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:
+        """The parameters and buffers of these vectors by name, on the CPU."""
         values = _split(self.parameters, w.detach().cpu())
         if buffers is not None:
             values |= _split(self.buffer_slots, buffers.detach().cpu())
+        return values
+
+    def vectors_of(self, values: dict[str, Tensor]) -> State:
+        """The vectors of these values: what `values_at` undoes."""
+        state = {"w": _join(self.parameters, values, torch.float32)}
+        if self.buffer_slots:
+            state["buffers"] = _join(self.buffer_slots, values, torch.float32)
+        return state
+
+    def module_at(self, w: Tensor, buffers: Tensor | None = None) -> nn.Module:
+        """A new module with these values."""
+        module = copy.deepcopy(self.module).to("cpu")
+        values = self.values_at(w, buffers)
         with torch.no_grad():
             # load_state_dict would leave out buffers that are not persistent
             for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -145,18 +213,47 @@ class Task:
         """A gradient with that of the L2 penalty, λ·W, added."""
         return g if self._penalty is None else torch.addcmul(g, self._penalty, w)
 
-    def _penalized(self) -> Tensor | None:
-        """[D]: λ for weights that are penalized, 0 for the others; None: there is no penalty."""
-        if not self.objective.l2:
-            return None
-        each = [
-            torch.full((s.stop - s.start,), self.objective.l2 * (len(s.shape) > 1)) for s in self.parameters
-        ]
+    @cached_property
+    def penalized(self) -> Tensor:
+        """[D]: 1 for weights that an L2 penalty is for, 0 for the others."""
+        each = [torch.full((s.stop - s.start,), float(len(s.shape) > 1)) for s in self.parameters]
         return torch.cat(each).to(self.x.device)
 
+    def sums_of_models(
+        self, models: Tensor, current: LocalState, batch: Batch, live: Tensor, left_out: Tensor
+    ) -> tuple[Tensor, LocalState]:
+        """[M, D + 1]: for M models [M, D], the sums of gradients over their live rows, and in the last column
+        those of losses over rows that were left out; [M, B] each. Without the penalty.
+
+        Buffers follow the last model.
+        """
+        if self.dense and len(self.dense) == 1:
+            return _linear(self, models, batch.index, live, left_out), current
+        parts = [self._sums(current._replace(w=w), batch, a, b) for w, a, b in zip(models, live, left_out)]
+        return torch.stack([sums for sums, _ in parts]), current._replace(buffers=parts[-1][1].buffers)
+
+    def _sums(
+        self, at: LocalState, batch: Batch, live: Tensor, left_out: Tensor
+    ) -> tuple[Tensor, LocalState]:
+        order = torch.argsort(1 - live, stable=True)  # padding comes after the live rows
+        count, held = live.sum(), left_out.sum()
+        loss = torch.where(held > 0, self.loss(at.w, batch._replace(live=left_out), at.buffers), 0.0) * held
+        g, after = self._data_gradient(at, Batch(batch.index[order], live[order], batch.key))
+        g = torch.where(count > 0, g, 0.0) * count
+        return torch.cat([g, loss[None]]), after
+
     def row_losses(self, out: Tensor, y: Tensor) -> Tensor:
-        """The loss of each row, of outputs on the CPU."""
-        return self.objective.of_rows(out, y, self.objective.weights(out.device))
+        """[N]: the loss of each row; of a loss over batches, that of the row's batch."""
+        return self.objective.of_each(out, y)
+
+    def _has_batch_loss(self) -> bool:
+        """Whether an own loss returns one number for a batch; BadParameter if it returns neither."""
+        if not self.objective.is_own or not len(self.x):
+            return False
+        with torch.random.fork_rng(devices=[]):
+            with torch.no_grad():
+                out = call(copy.deepcopy(self.module).eval(), self.x[:2], self.part).float()
+            return probe_own(self.objective, out, self.y[:2]).dim() == 0
 
     def _loss(self, out: Tensor, y: Tensor) -> Tensor:
         return self.objective.of_rows(out, y, self.class_weights)
@@ -176,7 +273,8 @@ class Task:
             return _recurrent(
                 self.chain, current.w, self.x[batch.index], self.y[batch.index], batch.live
             ), current
-        differentiate = torch.func.grad(self._mean_loss, has_aux=True) if self.stacked else self._bound
+        functional = self.stacked or self._is_stacked(batch)
+        differentiate = torch.func.grad(self._mean_loss, has_aux=True) if functional else self._bound
         g, buffers = differentiate(current.w, current.buffers, batch)
         return g, current._replace(buffers=buffers)
 
@@ -187,31 +285,78 @@ class Task:
         if self.stacked and self.chain:
             losses = self._loss(_answers(self.chain, w, self.x[batch.index]), self.y[batch.index])
             return (losses * batch.live).sum() / batch.live.sum().clamp(min=1)
-        module = (
-            self.module if self.stacked else self._thread_module().module
-        )  # this thread's, in training mode
+        module = self._own_module()
+        if self.is_batch_loss:
+            live = int(batch.live.sum())
+            batch = batch._replace(index=batch.index[:live], live=batch.live[:live])
         return self._mean_loss(w, buffers or {}, batch, module)[0]
+
+    def labels(self, batch: Batch) -> Tensor:
+        """[B, …]: the labels or targets of the batch's rows, padding included."""
+        return self.y[batch.index]
+
+    def logits(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
+        """[B, …]: the outputs for the batch's rows, padding included, differentiable in w (except for stacked
+        LSTMs). Buffers, such as batch-norm statistics, are read and not updated.
+        """
+        if self.stacked and self.chain:
+            found: Tensor = _answers(self.chain, w, self.x[batch.index])
+            return found
+        return self._outputs(self._own_module(), w, batch, buffers)
+
+    def features(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
+        """[B, F]: what the last layer with parameters receives, for the batch's rows; differentiable in w."""
+        module = self._own_module()
+        with last_input(module) as received:
+            self._outputs(module, w, batch, buffers)
+        return received.features()
+
+    def _outputs(self, module: nn.Module, w: Tensor, batch: Batch, buffers: State | None) -> Tensor:
+        if self.buffer_slots:
+            own = (buffers or {}).get("buffers")
+            flat = _join(self.buffer_slots, dict(module.named_buffers()), w.dtype) if own is None else own
+            # the forward pass writes into them: where the batch is of a stack, they must be of it, too
+            buffers = {"buffers": flat + 0 * batch.live.sum()}
+        values = self._values(w, buffers or {}, module)
+        with self._forward(batch):
+            return call_with(module, values, self._rows(batch), self.part).float()
+
+    def _own_module(self) -> nn.Module:
+        """The module that only this thread uses, in training mode."""
+        return self.module if self.stacked else self._thread_module().module
+
+    def _values(self, w: Tensor, buffers: State, module: nn.Module) -> dict[str, Tensor]:
+        # clones, because the forward pass writes into them
+        values = _split(self.parameters, w) | {
+            k: b.clone() for k, b in module.named_buffers() if not b.is_floating_point()
+        }
+        if "buffers" in buffers:
+            values |= {k: v.clone() for k, v in _split(self.buffer_slots, buffers["buffers"]).items()}
+        return values
+
+    def _rows(self, batch: Batch) -> Features:
+        return self._read(batch) if isinstance(self.x, Stored) else self.x[batch.index]
 
     def _mean_loss(
         self, w: Tensor, buffers: State, batch: Batch, module: nn.Module | None = None
     ) -> tuple[Tensor, State]:
         module = self.module if module is None else module
-        # clones, because the forward pass writes into them
-        values = _split(self.parameters, w) | {
-            k: b.clone() for k, b in module.named_buffers() if not b.is_floating_point()
-        }
-        if buffers:
-            values |= {k: v.clone() for k, v in _split(self.buffer_slots, buffers["buffers"]).items()}
+        values = self._values(w, buffers, module)
         with self._forward(batch):
-            out = functional_call(module, values, (self.x[batch.index],))
+            out = call_with(module, values, self._rows(batch), self.part)
         losses = self._loss(out.float(), self.y[batch.index])
         after = {"buffers": _join(self.buffer_slots, values, w.dtype).detach()} if buffers else {}
         return (losses * batch.live).sum() / batch.live.sum().clamp(min=1), after
 
+    def _read(self, batch: Batch) -> Features:
+        """The rows of a step; those that are not in memory are read, and changed by their transform."""
+        rows = self.x.index_select(0, batch.index)
+        return rows.read_to_train(int(batch.key)) if isinstance(rows, Stored) else rows
+
     def _bound(self, w: Tensor, buffers: State, batch: Batch) -> tuple[Tensor, State]:
         own = self._thread_module()
         own.load(w, buffers.get("buffers"))
-        trim = self.mixes or (w.device.type == "cpu" and not self.special)
+        trim = not self.recorded and (self.mixes or (w.device.type == "cpu" and not self.special))
         # drop the padding, which comes after the live rows, if it changes the result or need not be read
         # from a GPU
         if trim:
@@ -220,14 +365,14 @@ class Task:
         index = batch.index
         with torch.enable_grad():
             with self._forward(batch):
-                out = own.module(self.x.index_select(0, index))
+                out = call(own.forward, self._read(batch), self.part)
             losses = self._loss(out.float(), self.y[index])
             mean = losses.mean() if trim else (losses * batch.live).sum() / batch.live.sum().clamp(min=1)
             g = own.gradient(mean)
         return g, {"buffers": own.buffers(w.dtype)} if buffers else {}
 
     def distillation_gradient(
-        self, w: Tensor, x: Tensor, target: Tensor, buffers: Tensor | None = None
+        self, w: Tensor, x: Features, target: Tensor, buffers: Tensor | None = None
     ) -> Tensor:
         """The gradient of the distance between the model's outputs on x and `target`, in evaluation mode.
 
@@ -238,7 +383,7 @@ class Task:
         own.module.eval()
         try:
             with torch.enable_grad():
-                out = own.module(x).float()
+                out = call(own.module, x).float()
                 return own.gradient(
                     -(target * out.log_softmax(-1)).sum(-1).mean()
                     if self.objective.is_classification
@@ -248,19 +393,29 @@ class Task:
             own.module.train()
 
     def _thread_module(self) -> _FlatModule:
-        if self._local.module is None:
-            self._local.module = _FlatModule(
-                copy.deepcopy(self.module).to(self.x.device).train(), self.parameters, self.buffer_slots
-            )
-        return self._local.module
+        """The module of this thread; of this stream, if steps are recorded: those of several run at once."""
+        stream = torch.cuda.current_stream(self.x.device).cuda_stream if self.recorded else 0
+        modules = self._local.of_streams()
+        if stream not in modules:
+            # it may be needed first inside torch.func.grad, whose tensors must not become parameters
+            with temporarily_clear_interpreter_stack():
+                modules[stream] = _FlatModule(self.copy(), self.parameters, self.buffer_slots, self.compiles)
+        return modules[stream]
+
+    def _is_stacked(self, batch: Batch) -> bool:
+        """Whether an algorithm asks for a gradient outside its loop, where recorded clients are a stack."""
+        return self.recorded and bool(torch._C._functorch.is_batchedtensor(batch.index))
 
     @contextmanager
     def _forward(self, batch: Batch) -> Iterator[None]:
         lower: AbstractContextManager[Any] = (
             torch.autocast(self.x.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
         )
-        patches = self.stacked and self.x.device.type == "cuda"
-        with lower, LocalStep(batch.key, batch.live, patches) if self.special or patches else nullcontext():
+        stacked = self.stacked or self._is_stacked(batch)
+        replaced = LocalStep(
+            batch.key, batch.live, patches=stacked and self.x.device.type == "cuda", products=stacked
+        )
+        with lower, replaced if self.special or stacked else nullcontext():
             yield
 
     def probe(self, module: nn.Module) -> LocalStep:
@@ -275,41 +430,60 @@ class Task:
         mode = LocalStep(key, torch.ones(len(rows), device=device))
         with torch.random.fork_rng(devices=gpus), mode:
             before = states()
-            module(rows)
+            call(module, rows, self.part)
             mode.draws = not all(map(torch.equal, before, states()))
         return mode
 
-    def _kind(self) -> tuple[bool, bool, bool]:
-        """Whether the model has dropout or batch norm, draws other random numbers, and depends on padding.
-
-        The model is run to find out, because it may call functions rather than have layers.
+    def _kind(self) -> Kind:
+        """What the engines must know of the model, found by running it: it may call functions rather than
+        have layers.
         """
         if len(self.x) == 0:
-            return False, False, False
+            return Kind()
         with torch.no_grad():
-            mode = self.probe(copy.deepcopy(self.module).to(self.x.device).train())
-            return mode.drops + mode.norms > 0, mode.draws, not mode.draws and self._depends_on_padding()
+            mode = self.probe(self.copy())
+            return Kind(
+                mode.drops + mode.norms > 0,
+                mode.draws,
+                not mode.draws and (self.part == LOSS or self._depends_on_padding()),
+            )
 
     def _depends_on_padding(self) -> bool:
-        """Whether padding changes the outputs, as with dropout over another axis or batch statistics."""
-        device, rows = self.x.device, self.x[:2]
-        key = torch.zeros((), dtype=torch.int64, device=device)
-        with LocalStep(key, torch.ones(len(rows), device=device)):
-            alone = copy.deepcopy(self.module).to(device).train()(rows)
-        live = torch.cat([torch.ones(len(rows), device=device), torch.zeros(1, device=device)])
+        """Whether padding changes the outputs, as with dropout over another axis or batch statistics.
+
+        In float64 on the CPU: in TF32 the outputs of a deep network differ with the shape of the batch. A
+        model that cannot run there is compared with itself, on its device, where only the padding differs.
+        """
+        rows = self.x[:2]
         try:
-            with LocalStep(key, live):
-                padded = copy.deepcopy(self.module).to(device).train()(torch.cat([rows, rows[:1]]))
-        except RuntimeError:
+            module, rows = copy.deepcopy(self.module).cpu().double().train(), read(rows.cpu())
+            rows = rows if isinstance(rows, Tensor) and not rows.is_floating_point() else rows.double()
+            # a run may change buffers
+            alone = _run(copy.deepcopy(module) if any(True for _ in module.buffers()) else module, rows, 0)
+            padded = _run(module, concatenate([rows, rows[:1]]), 1)
+            return alone.shape != padded.shape or not torch.allclose(alone, padded, rtol=1e-7, atol=1e-9)
+        except (RuntimeError, TypeError, ValueError):
+            pass
+        rows = read(self.x[:3])
+        try:
+            each = [
+                _run(self.copy(), concatenate([rows[:2], row]), 1)
+                for row in (rows[:1], rows[-1:], blank_rows(rows, 1))
+            ]
+        except (RuntimeError, TypeError, ValueError):
             return True
-        return not torch.allclose(alone, padded[: len(rows)], rtol=1e-4, atol=1e-5)
+        return not all(torch.equal(each[0], other) for other in each[1:])
 
     def _written_out(self) -> tuple[list[Layer] | None, Network | None, Chain | None]:
         """The model as one of the three kinds whose gradient over a stack is written out.
 
         That of convolutions and of LSTMs is written out for plain cross-entropy only.
         """
+        if not isinstance(self.x, Tensor):
+            return None, None, None
         layers = layers_of(parts_of(self.module), self.parameters)
+        if self.objective.loss not in WRITTEN_OUT:
+            return None, None, None
         stacked = layers if layers and cover(layers, self.parameters) and self.y.dim() == 1 else None
         if self.objective.loss != "cross_entropy" or self.objective.class_weight:
             return stacked, None, None
@@ -323,7 +497,12 @@ class Task:
 
     @torch.no_grad()
     def predict_stack(
-        self, w: Tensor, x: Tensor, buffers: Tensor | None = None, rows: int | None = None, room: float = 4e9
+        self,
+        w: Tensor,
+        x: Features,
+        buffers: Tensor | None = None,
+        rows: int | None = None,
+        room: float = 4e9,
     ) -> Tensor:
         """The outputs [R, N, …] of R models on all of x, as one program, in about `room` bytes of memory."""
         many, (rows, models) = self._many(x, buffers), self._at_once(rows, room)
@@ -348,7 +527,7 @@ class Task:
     def count_correct(
         self,
         w: Tensor,
-        x: Tensor,
+        x: Features,
         y: Tensor,
         buffers: Tensor | None = None,
         rows: int | None = None,
@@ -364,6 +543,8 @@ class Task:
                 out = many(
                     w[k : k + models], None if buffers is None else buffers[k : k + models], x[i : i + rows]
                 )
+                if y.dim() > 2 and out.shape[2:-1] != y.shape[1:]:  # images have their classes first
+                    out = out.movedim(2, -1)
                 right[k : k + models] += (out.argmax(-1) == y[i : i + rows]).flatten(1).sum(-1)
         return right
 
@@ -377,65 +558,93 @@ class Task:
         # ×8: the patches of a convolution take several times the memory of its input
         return rows, max(1, int(room // (rows * self.bytes_kept() * 8)))
 
-    def _many(self, x: Tensor, buffers: Tensor | None) -> Any:
+    def _many(self, x: Features, buffers: Tensor | None) -> Any:
         if self.pooled and x.device.type == "cuda":
             return lambda w, _, x: pooled.predict(self.pooled, w, x)
         if self.chain:
             return lambda w, _, x: recurrent.answers(self.chain, w, x.expand(len(w), *x.shape))
-        module = copy.deepcopy(self.module).to(x.device).eval()
+        module = self.copy().to(x.device).eval()
         nothing = torch.zeros((), dtype=torch.int64, device=x.device)
 
-        def one(w: Tensor, buffers: Tensor | None, x: Tensor) -> Tensor:
+        def one(w: Tensor, buffers: Tensor | None, x: Features) -> Tensor:
             values = _split(self.parameters, w) | (
                 _split(self.buffer_slots, buffers) if buffers is not None else {}
             )
-            with LocalStep(nothing, nothing, patches=True):  # convolutions as one product
-                out: Tensor = functional_call(module, values, (x,))
-            return out.float()
+            with LocalStep(nothing, nothing, patches=True, products=True):  # convolutions as one product
+                return call_with(module, values, x, self.part).float()
 
-        return torch.vmap(one, in_dims=(0, None if buffers is None else 0, None))
+        def many(w: Tensor, buffers: Tensor | None, x: Features) -> Tensor:
+            rows, dims = read(x), (0, None if buffers is None else 0)
+            out: Tensor = torch.vmap(lambda w, buffers: one(w, buffers, rows), in_dims=dims)(w, buffers)
+            return out
+
+        return many
 
     def bytes_kept(self) -> int:
         """Bytes that a row needs for the backward pass, measured on a batch of two."""
         if self.chain:
             return self.chain.row(self.x.shape[1], learns=True)
-        total = 0
+        total, module = 0, self.copy()
+        weights = {p.untyped_storage()._cdata for p in module.parameters()}
 
         def pack(t: Tensor) -> Tensor:
             nonlocal total
-            total += t.numel() * t.element_size()
+            if t.untyped_storage()._cdata not in weights:  # a client's, not a row's
+                total += t.numel() * t.element_size()
             return t
 
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            self.probe(copy.deepcopy(self.module).to(self.x.device).train())
-        return total // 2 + self.x[:1].numel() * self.x.element_size()
+            self.probe(module)
+        return total // 2 + bytes_of_row(self.x)
 
     @torch.no_grad()
-    def predict(self, w: Tensor, x: Tensor, buffers: Tensor | None = None, chunk: int = 2048) -> Tensor:
+    def predict(self, w: Tensor, x: Features, buffers: Tensor | None = None, chunk: int = 2048) -> Tensor:
         """The model's outputs on x, in evaluation mode."""
         if len(x) == 0:  # some layers fail on empty batches: run one row, and drop it
-            return self.predict(w, x.new_zeros(1, *x.shape[1:]), buffers)[:0]
+            return self.predict(w, blank_rows(x if isinstance(x, Tensor) else self.x, 1), buffers)[:0]
         own = self._thread_module()
         own.load(w, buffers)
         own.module.eval()
         try:
-            return torch.cat([own.module(x[i : i + chunk]).float() for i in range(0, len(x), chunk)])
+            if isinstance(x, Stored):
+                chunk = min(chunk, max(1, READ // max(1, bytes_of_row(x))))
+            chunk = EVALUATED if self.is_batch_loss and self.part == LOSS else chunk
+            parts = [x[i : i + chunk] for i in range(0, len(x), chunk)]
+            each = [call(own.module, part, self.part).float() for part in parts]
+            # a loss over a batch is that of each of its rows
+            return torch.cat([out if out.dim() else out.expand(len(part)) for out, part in zip(each, parts)])
         finally:
             own.module.train()
+
+
+def _run(module: nn.Module, rows: Features, padding: int) -> Tensor:
+    """The outputs of a module for the rows without the padding, which comes last."""
+    live = torch.ones(len(rows), device=rows.device, dtype=torch.float64)
+    live[len(rows) - padding :] = 0
+    with LocalStep(torch.zeros((), dtype=torch.int64, device=rows.device), live):
+        return call(module, rows)[: len(rows) - padding]
 
 
 class _Thread(threading.local):
     """A thread's own module, and a private task's per-example gradients of it."""
 
-    module: _FlatModule | None = None
     ghost: Any = None
+    is_checked = False  # whether its gradients were compared with one example at a time
+    modules: dict[int, _FlatModule] | None = None
+
+    def of_streams(self) -> dict[int, _FlatModule]:
+        self.modules = {} if self.modules is None else self.modules
+        return self.modules
 
 
 class _FlatModule:
     """A module whose parameters are views of one flat tensor."""
 
-    def __init__(self, module: nn.Module, slots: list[Slot], buffer_slots: list[Slot]):
+    def __init__(
+        self, module: nn.Module, slots: list[Slot], buffer_slots: list[Slot], compiles: bool = False
+    ):
         self.module, self.buffer_slots = module, buffer_slots
+        self.forward: Callable[[Tensor], Tensor] = torch.compile(module) if compiles else module
         self.values = [p for p in module.parameters() if p.requires_grad]
         self.floats = [b for b in module.buffers() if b.is_floating_point()]
         self.flat = torch.empty(sum(s.stop - s.start for s in slots), device=self.values[0].device)
@@ -444,10 +653,16 @@ class _FlatModule:
 
     def gradient(self, loss: Tensor) -> Tensor:
         """The gradient by all trainable parameters as one vector: zero for unused ones."""
-        each = torch.autograd.grad(loss, self.values, allow_unused=True)
-        return torch.cat(
-            [(torch.zeros_like(p) if g is None else g).reshape(-1) for g, p in zip(each, self.values)]
-        )
+        each = [
+            torch.zeros_like(p) if g is None else g
+            for g, p in zip(torch.autograd.grad(loss, self.values, allow_unused=True), self.values)
+        ]
+        if not self.flat.is_cuda:
+            return torch.cat([g.reshape(-1) for g in each])
+        flat = torch.empty_like(self.flat)  # on a GPU, one copy of all is four times as fast as `cat`
+        parts = flat.split([g.numel() for g in each])
+        torch._foreach_copy_([part.view_as(g) for part, g in zip(parts, each)], each)
+        return flat
 
     def load(self, w: Tensor, buffers: Tensor | None) -> None:
         self.flat.copy_(w)

@@ -103,12 +103,20 @@ def compare(
     results = _train(plans, directory, resume, data_job, watch)
     summary = _summarize(plans, results, directory)
     summary["notes"] = [
-        f"The baselines train with a learning rate of {base.lr:g} and {base.solver!r}, and see their rows "
-        "as often as a party does."
+        f"The baselines train {_name_training(base)}, and see their rows as often as a party does."
     ]
     if directory is not None:
         write_atomic(directory / "compare.json", json.dumps(encode_nonfinite(summary), indent=1))
     return Comparison([r for p, r in zip(plans, results) if p.label != ALONE], summary, directory)
+
+
+def _name_training(base: Any) -> str:
+    """Say how the baselines train: by an algorithm that has no local steps, or by the steps of a party."""
+    return (
+        f"by {type(base).__name__}"
+        if base.solver is None
+        else f"with a learning rate of {base.lr:g} and {base.solver!r}"
+    )
 
 
 def rows_of(
@@ -264,7 +272,7 @@ def _names(feds: list[Federation]) -> list[str]:
     """Name each federation by its skew, and by its data set where there are several."""
     several = len({f.name for f in feds}) > 1
     names = [
-        (f"{f.name}, " if several else "") + ("natural" if f.skew is None else repr(f.skew)) for f in feds
+        (f"{f.name}, " if several else "") + ("natural" if f.skew is None else str(f.skew)) for f in feds
     ]
     for more in (lambda f: f"{len(f)} parties", lambda f: f"split with seed {f.seed}"):
         names = [n if names.count(n) == 1 else f"{n}, {more(f)}" for n, f in zip(names, feds)]

@@ -26,6 +26,7 @@ from ..results import JobResult, Result
 from ..runtimes.cohort import Cohort
 from .train.plan import Plan, make_task
 from .train.stopping import EarlyStopping
+from .train.table_defaults import among_parties
 from .train.train import train_side_by_side
 
 if TYPE_CHECKING:
@@ -272,7 +273,10 @@ class _Trained:
             some = todo[i : i + SIDE_BY_SIDE]
             plans = [
                 dataclasses.replace(
-                    self.plan, members=tuple(sorted(s)), per_round=min(self.plan.per_round, len(s))
+                    self.plan,
+                    members=tuple(sorted(s)),
+                    per_round=min(self.plan.per_round, len(s)),
+                    algorithm=among_parties(self.plan.algorithm, len(s)),
                 )
                 for s in some
             ]

@@ -73,16 +73,13 @@ def draft_job(
     if not paths:
         raise BadData("give at least one table: tacit job new patients.csv")
     frames: list[DataFrame] = []
-    reading: dict[str, str] = {}
+    reads: list[dict[str, str]] = []
     notes: list[Finding] = []
     for path in paths:
         frame, how = _read(path)
         frames.append(frame)
-        for key, value in how.items():
-            if reading.setdefault(key, value) != value:
-                raise BadData(
-                    f"the files differ in their {key}: {reading[key]!r} and {value!r}. Save all alike."
-                )
+        reads.append(how)
+    reading = _agree_on_reading(paths, frames, reads)
     names = name_files(paths)
     if len(frames) > 1:
         if by is not None and by != PARTY:
@@ -103,6 +100,8 @@ def draft_job(
         what = {"encoding": "Not UTF-8; read as", "decimal": "Numbers have a decimal comma; decimal sign"}[
             key
         ]
+        if key == "encoding" and "," in value:
+            what = "Not all files are UTF-8; each is read as the first that fits of"
         found.note(key, "", f"{what} {value!r}.", "Declared.")
     if len(frames) > 1:
         found.settings["drop"] = [*found.settings.get("drop", ()), *(n.column for n in notes)]
@@ -140,6 +139,28 @@ def _read(path: str | os.PathLike[str]) -> tuple[DataFrame, dict[str, str]]:
     raise problem
 
 
+def _agree_on_reading(
+    paths: Sequence[str | os.PathLike[str]], frames: list[DataFrame], reads: list[dict[str, str]]
+) -> dict[str, str]:
+    """Return how to read all files, each of which was read by itself."""
+    reading: dict[str, str] = {}
+    encodings = {how.get("encoding", "utf-8") for how in reads}
+    if encodings != {"utf-8"}:
+        reading["encoding"] = ", ".join(e or "utf-8" for e in ENCODINGS if (e or "utf-8") in encodings)
+    comma = next((path for path, how in zip(paths, reads) if "decimal" in how), None)
+    if comma is None:
+        return reading
+    for path, frame, how in zip(paths, frames, reads):
+        if "decimal" in how:
+            continue
+        # without fractions it is read alike
+        if not read_table(path, encoding=how.get("encoding"), decimal=",").equals(frame):
+            raise BadData(
+                f"the files differ in their decimal sign: {comma} has ',' and {path} has '.'. Save all alike."
+            )
+    return reading | {"decimal": ","}
+
+
 def _join(frames: Mapping[str, DataFrame], notes: list[Finding]) -> DataFrame:
     """Return the rows of all files; columns that are not in all of them are left out, and noted."""
     frames = {name: frame.rename(columns=str) for name, frame in frames.items()}
@@ -172,9 +193,8 @@ def _simulated(paths: list[str], found: Inspection) -> dict[str, Any]:
 def _layout(frame: DataFrame, found: Inspection) -> dict[str, Any]:
     """Return [data] of a job for real parties: the columns and categories of each party's file."""
     given = found.settings
-    _replace_treatment(
-        found, "typos", "Correct them in every file, and remove them below; until then they are own values."
-    )
+    treatment = "Correct them in every file; until then they are values of their own, or 'other' if rare."
+    _replace_treatment(found, "typos", treatment)
     rows = frame[frame[found.label].notna()]
     hidden = {found.label, found.by, PARTY, given.get("group"), *given.get("drop", ())}
     names = [c for c in map(str, frame.columns) if c not in hidden]

@@ -103,17 +103,18 @@ def fedmd(
         raise BadData(
             f"{fed.name}: a party is named 'server', which is the name of the server. Rename the party."
         )
+    x = fed.rows.matrix("fedmd")
     if (
         not isinstance(public, Tensor)
-        or public.shape[1:] != fed.rows.x.shape[1:]
+        or public.shape[1:] != x.shape[1:]
         or not len(public)
-        or public.dtype != fed.rows.x.dtype
+        or public.dtype != x.dtype
     ):
         raise bad(
             "fedmd",
             "public",
             tuple(public.shape) if isinstance(public, Tensor) else type(public).__name__,
-            f"a tensor of at least one row of the shape {tuple(fed.rows.x.shape[1:])}, of {fed.rows.x.dtype}",
+            f"a tensor of at least one row of the shape {tuple(x.shape[1:])}, of {x.dtype}",
         )
     for name, value, least in (
         ("rounds", rounds, 1),
@@ -138,7 +139,7 @@ def fedmd(
             party.train_on_own_rows(first_epochs)
 
         def evaluate(r: int) -> None:
-            each = [party.score(fed.test.x, fed.test.y) for party in parties]
+            each = [party.score(fed.test.matrix("fedmd"), fed.test.y) for party in parties]
             history.append({"round": r, "accuracy": each, "mean_accuracy": float(np.mean(each))})
 
         evaluate(0)
@@ -228,7 +229,7 @@ class FedMDParty:
         k: int,
     ):
         rows = fed.train.of(0)
-        self.x, self.y, self.public = fed.rows.x[rows], fed.rows.y[rows], public
+        self.x, self.y, self.public = fed.rows.matrix("fedmd")[rows], fed.rows.y[rows], public
         self.model, self.temperature, self.batch_size = model.train(), temperature, batch_size
         self.optimizer = torch.optim.SGD(
             [p for p in model.parameters() if p.requires_grad], lr=lr, momentum=0.9
@@ -283,5 +284,5 @@ def split_public_rows(fed: Federation, rows: int, seed: int = 0) -> tuple[Federa
             f"between 1 and {len(fed.test.y) - 1}, of the {len(fed.test.y)} test rows",
         )
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(fed.test.y)))
-    rest = fed.test._replace(x=fed.test.x[order[rows:]], y=fed.test.y[order[rows:]])
-    return dataclasses.replace(fed, test=rest), fed.test.x[order[:rows]]
+    public = fed.test.matrix("split_public_rows")[order[:rows]]
+    return dataclasses.replace(fed, test=fed.test.take(order[rows:])), public

@@ -189,7 +189,7 @@ def infer(
             ),
         ),
     )
-    _check_extra(helper)
+    check_extra(helper)
     names = [owner, client, helper] if helper is not None else [owner, client]
     if len(set(names)) < len(names) or not all(isinstance(n, str) and n for n in names):
         raise bad(
@@ -287,7 +287,7 @@ def _check_classes(reveal: str, ensemble: Ensemble) -> None:
         raise bad("infer", "reveal", reveal, "'logits' for a regression", "It has no classes.")
 
 
-def _check_extra(helper: str | None) -> None:
+def check_extra(helper: str | None) -> None:
     """Report a missing package before any party starts."""
     aes(bytes(KEY), "inference on secret shares", "mpc")
     if helper is not None:

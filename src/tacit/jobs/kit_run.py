@@ -23,19 +23,25 @@ TELL = 5.0  # seconds to reach the hub and tell the others that this party was r
 
 
 def run_with_kit(
-    verb: str, kit: Kit, program: Program, patience: float, peers: Iterable[str]
+    verb: str,
+    kit: Kit,
+    program: Program,
+    patience: float,
+    peers: Iterable[str],
+    may_restart: bool = False,
 ) -> tuple[dict[str, Any], Ledger]:
     """Run the program; return (its result, what this party saw).
 
     `peers`: all parties of the run. If one of them fails, it tells the others, and all of them stop. The line
-    in the ledger file is written whether the program succeeds or fails.
+    in the ledger file is written whether the program succeeds or fails. `may_restart`: the program resumes
+    when another party is killed and started again (durable_run.py).
     """
     from ..runtimes.link import Link
 
     ledger = Ledger()
 
     async def run_connected() -> dict[str, Any]:
-        async with Link(kit, patience=patience, away=patience) as link:
+        async with Link(kit, patience=patience, away=patience, may_restart=may_restart) as link:
             try:
                 return dict(await link.run(program, peers))  # messages are delivered first, also if it fails
             finally:

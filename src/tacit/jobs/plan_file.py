@@ -3,6 +3,7 @@
 The tables of a file say which verb runs it:
 
     [split], [ftl]                            a network across parties with different columns
+    [boost] and [parties.NAME]                boosted trees over parties with different columns
     [pate]                                    teachers and a student
     [private] and rows of one holder          `tacit train-private`
     [[tables]]                                a study
@@ -87,6 +88,10 @@ def plan_file(
         if changes:
             raise BadJob(f"{file}: --set is for other job files. Edit the file.")
         return [Planned("", _split(file) if verb == "split" else _transfer(file))]
+    if verb == "boost":
+        if changes:
+            raise BadJob(f"{file}: --set is for other job files. Edit the file.")
+        return [Planned("", _boost(file))]
     if verb == "pate":
         return [Planned("", _pate(file, changes))]
     if verb == "train-private":
@@ -106,6 +111,10 @@ def verb_of(tables: Mapping[str, Any]) -> str:
     for verb in ("split", "ftl", "pate"):
         if verb in tables:
             return verb
+    parties = tables.get("parties")
+    entries = parties.values() if isinstance(parties, Mapping) else ()
+    if "boost" in tables and any(isinstance(table, Mapping) for table in entries):
+        return "boost"
     if "tables" in tables:
         return "study"
     if (
@@ -141,7 +150,7 @@ def _train(file: Path, changes: Sequence[str]) -> list[Planned]:
         rows, common = rows_of(job.compare(), federations)
         return [
             Planned(
-                f"{label}, {fed.skew!r}" if len(job.skews) > 1 else label, plan(fed, **{**common, **options})
+                f"{label}, {fed.skew}" if len(job.skews) > 1 else label, plan(fed, **{**common, **options})
             )
             for fed in federations
             for label, options in rows
@@ -153,9 +162,11 @@ def _real_parties(file: Path, changes: Sequence[str], kit: str | Path | None, pa
 
     need_net("tacit plan of a job for real parties")
     from ..runtimes import kits
+    from .approved import read_approved
     from .train import deployed
 
-    layout, options = deployed.read(file, list(changes))
+    approved = read_approved(None if kit is None else Path(kit))
+    layout, options = deployed.read(file, list(changes), approved)
     notes = []
     if kit is not None:
         if parties is not None:
@@ -170,7 +181,8 @@ def _real_parties(file: Path, changes: Sequence[str], kit: str | Path | None, pa
             "Bytes, ε by sampling and tolerated dropouts depend on their number."
         )
     with toml.named(file):
-        outlook = plan(deployed.federation(of, layout), **options, runtime=deployed.Deployed(of, layout))
+        through = deployed.Deployed(of, deployed.layout_of(layout, options))
+        outlook = plan(deployed.federation(of, layout, options), **options, runtime=through)
     outlook.notes.extend(notes)
     return outlook
 
@@ -333,6 +345,14 @@ def _transfer(file: Path) -> FilePlan:
             {"party": target, "what": f"{Translator.reveals} (from {source})"},
         ]
     return FilePlan(f"tacit ftl {file}", sees, None, _cut_notes(job["ftl"]))
+
+
+def _boost(file: Path) -> FilePlan:
+    from .vertical.boost_plan import plan_boost
+
+    sees, notes = plan_boost(file)
+    holders = [n for n, t in toml.load(file, ()).get("parties", {}).items() if "id" in t]
+    return FilePlan(f"tacit boost {file}", [*_matching(holders), *sees], None, notes)
 
 
 def _matching(holders: Sequence[str]) -> list[dict[str, str]]:

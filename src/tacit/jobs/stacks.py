@@ -10,12 +10,13 @@ import numpy as np
 import torch
 
 from ..algorithms.types import Algorithm
-from ..data.federation import Holdings, Rows
+from ..data.federation import Holdings
 from ..engine import evaluation
 from ..engine.stacking import can_share_stack
 from ..guard import Noise
 from ..report.records import ALONE, CENTRAL
 from .train.plan import Plan
+from .train.table_defaults import for_one_party
 
 
 def group_into_stacks(
@@ -81,7 +82,7 @@ def central_baseline(p: Plan, algorithm: Algorithm) -> Plan:
         index = torch.cat([p.fed.train.index, held])
         fed = dataclasses.replace(
             fed,
-            rows=Rows(*(t[index] for t in p.fed.rows)),
+            rows=p.fed.rows.take(index),
             train=Holdings.from_lists([torch.arange(n)]),
             held=Holdings.from_lists([torch.arange(n, len(index))]),
         )
@@ -90,7 +91,7 @@ def central_baseline(p: Plan, algorithm: Algorithm) -> Plan:
     return dataclasses.replace(
         p,
         fed=fed,
-        algorithm=algorithm,
+        **for_one_party(p, algorithm, n),
         per_round=1,
         local_epochs=(round(float(np.mean(p.local_epochs))),),
         local_steps=steps,
@@ -103,6 +104,13 @@ def central_baseline(p: Plan, algorithm: Algorithm) -> Plan:
 def alone_baselines(p: Plan, algorithm: Algorithm) -> list[Plan]:
     """Return a run for each party by itself: what it has without federating."""
     return [
-        dataclasses.replace(p, algorithm=algorithm, per_round=1, members=(k,), landscape=False, label=ALONE)
+        dataclasses.replace(
+            p,
+            **for_one_party(p, algorithm, int(p.fed.train.sizes[k])),
+            per_round=1,
+            members=(k,),
+            landscape=False,
+            label=ALONE,
+        )
         for k in range(len(p.fed))
     ]

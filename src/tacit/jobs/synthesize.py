@@ -5,7 +5,7 @@
       |<=== secure sum: counts of each column =====|
       |---- Down(1, totals) ---------------------->|  derives cells or modes from the totals
       |<=== secure sum: two-way counts ============|   copula: done
-      |---- Down(r, totals, weights) ------------->|  GAN: trains on its own rows
+      |---- Down(r, totals, weights) ------------->|  GAN, ARGN: trains on its own rows
       |<=== secure sum: weights × share of rows ===|   …, `epochs` / `local_epochs` times
       |---- Stop() ------------------------------->|
 
@@ -21,7 +21,7 @@ import copy
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,12 +36,13 @@ from ..protocols import rounds, secagg
 from ..protocols.consent import Commitment, OncePerRound
 from ..runtimes.choose import SyncRuntime, choose_runtime
 from ..runtimes.inprocess import InProcess
-from ..synth import ALL, GAN, GaussianCopula, Generator, GeneratorState, Table
+from ..synth import ALL, ARGN, GAN, GaussianCopula, Generator, GeneratorState, Table
 from ..synth.columns import Column
 from ..synth.constraints import Combinations
 from ..synth.encode import Layout
-from ..synth.federated import MOST_ROWS, Histograms, Pooled, holder_seed, pool_generator
+from ..synth.federated import MOST_ROWS, Histograms, Pooled, PooledCopula, PooledGAN, holder_seed
 from ..synth.generator import NOT_PRIVATE, PROTECTION, Watch
+from ..synth.pooled_argn import PooledARGN
 from ..synth.protect import FLOOR
 from .kit_run import telling
 
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from ..runtimes.kits import Kit
 
 COORDINATOR = "coordinator"
+FederatedGenerator = GaussianCopula | GAN | ARGN
 
 
 def synthesize(
@@ -66,10 +68,10 @@ def synthesize(
     """Fit one generator on the rows of all holders, which stay where they are.
 
     `table` declares every column's domain, because no party may read it off all rows. `generator` is
-    GaussianCopula(…), GAN(…), WGAN(…) or CTGAN(…); a GAN trains for `epochs` on each holder's rows, and the
-    weights are averaged every `local_epochs`. `hide` sums under masks (secure aggregation), so that the
-    coordinator only sees sums. `runtime` is as in `tacit.psi`; "processes" uses one process per party
-    and real sockets. `watch` is called once per round.
+    GaussianCopula(…), ARGN(…), GAN(…), WGAN(…) or CTGAN(…); a network trains for `epochs` on each holder's
+    rows (ARGN: at most), and the weights are averaged every `local_epochs`. `hide` sums under masks (secure
+    aggregation), so that the coordinator only sees sums. `runtime` is as in `tacit.psi`; "processes" uses one
+    process per party and real sockets. `watch` is called once per round.
 
     Values that fewer than 10 rows of all holders together share are neither learned nor sampled.
 
@@ -173,9 +175,9 @@ def synthesize_with(
     return _restore(generator, table, result, ledger, kit.name, names, hide)
 
 
-def _check(generator: Generator | None, table: Any, local_epochs: int) -> tuple[GaussianCopula | GAN, Table]:
+def _check(generator: Generator | None, table: Any, local_epochs: int) -> tuple[FederatedGenerator, Table]:
     generator = check(GaussianCopula() if generator is None else generator)
-    if not isinstance(generator, GaussianCopula | GAN) or type(generator) not in models().values():
+    if not isinstance(generator, FederatedGenerator) or type(generator) not in models().values():
         raise bad(
             "synthesize",
             "generator",
@@ -212,7 +214,7 @@ def _job(table: Table, generator: Any, local_epochs: int, hide: bool, names: lis
 
 
 def _restore(
-    generator: GaussianCopula | GAN,
+    generator: FederatedGenerator,
     table: Table,
     result: dict[str, Any],
     ledger: Ledger,
@@ -269,7 +271,7 @@ async def coordinator(
     await rounds.server(
         me,
         names,
-        range(work.rounds),
+        work.remaining_rounds(),
         lambda r: names,
         work.down,
         merge,
@@ -324,7 +326,7 @@ class _Computation:
         self.digest = hashlib.sha256(contract.encode()).hexdigest()
         self.job = torch.tensor(list(bytes.fromhex(self.digest)), dtype=torch.uint8)
         self.layout = Layout(Table.from_dict(json.loads(table)))
-        self.generator: GaussianCopula | GAN = from_table(generator, models(), "synthesize")
+        self.generator: FederatedGenerator = from_table(generator, models(), "synthesize")
         self.local_epochs, self.names = local_epochs, names
         self.histograms = Histograms(self.layout)
         self.totals: np.ndarray | None = None
@@ -340,7 +342,15 @@ class _Computation:
     def rounds(self) -> int:
         if isinstance(self.generator, GaussianCopula):
             return 2
-        return 1 + -(-self.generator.epochs // self.local_epochs)
+        judging = isinstance(self.generator, ARGN)  # one more round, on the last weights
+        return 1 + -(-self.generator.epochs // self.local_epochs) + judging
+
+    def remaining_rounds(self) -> Iterator[int]:
+        """Yield the rounds; fewer than `rounds` if training ends by itself."""
+        for r in range(self.rounds):
+            if r and self.pooled.is_done:
+                return
+            yield r
 
     def length(self, r: int) -> int:
         return self.histograms.length if r == 0 else self.pooled.length
@@ -369,15 +379,15 @@ class _Computation:
 
     def _set_totals(self, totals: np.ndarray) -> None:
         self.totals, self.cells = totals, self.histograms.protect(totals, FLOOR)
-        self._pooled = pool_generator(self.generator, self.histograms, self.cells.totals)
+        self._pooled = _pool_generator(self.generator, self.histograms, self.cells.totals)
 
     def local(self, r: int, v: np.ndarray, place: int) -> np.ndarray:
         """Return a holder's integers for the sum of round `r`."""
         if r == 0:
             return self.histograms.count(v)
         epochs = self.local_epochs
-        if isinstance(self.generator, GAN):  # the last round may be shorter
-            epochs = min(epochs, self.generator.epochs - (r - 1) * epochs)
+        if isinstance(self.generator, GAN | ARGN):  # the last round may be shorter
+            epochs = max(0, min(epochs, self.generator.epochs - (r - 1) * epochs))
         seed = holder_seed(self.generator.seed, r, place)
         return self.pooled.contribute(self.cells.apply(v), self.weights, epochs, seed)[0]
 
@@ -418,6 +428,15 @@ class _SecureSum:
         await secagg.client(me, vectors["sum"], self._terms(r, sent), None, boss, commitment)
 
 
+def _pool_generator(generator: FederatedGenerator, histograms: Histograms, totals: np.ndarray) -> Pooled:
+    """Return the further computation of a generator, from the totals of the first sum."""
+    if isinstance(generator, GaussianCopula):
+        return PooledCopula(generator, histograms, totals)
+    if isinstance(generator, ARGN):
+        return PooledARGN(generator, histograms, totals)
+    return PooledGAN(generator, histograms, totals)
+
+
 def models() -> dict[str, type[Generator]]:
     """Return the generators that several holders can fit together."""
     return {name: cls for name, cls in ALL.items() if cls.federated}
@@ -450,10 +469,16 @@ def _check_table(table: Any) -> Table:
     return table
 
 
-def _describe_sums(generator: GaussianCopula | GAN) -> list[tuple[str, str]]:
+def _describe_sums(generator: FederatedGenerator) -> list[tuple[str, str]]:
     """Return (kind, what it reveals) of the sums, for the ledger."""
     if isinstance(generator, GaussianCopula):
         second = ("TwoWayCounts", "how many rows there are in each pair of cells of each pair of columns")
+    elif isinstance(generator, ARGN):
+        second = (
+            "Weights",
+            "the mean of the network's weights after each round, weighted by rows, and how likely held-out "
+            "rows are",
+        )
     else:
         second = ("Weights", "the mean of the networks' weights after each round, weighted by rows")
     first = "how many rows there are in each fine cell of each column, and how many rows in all"

@@ -67,10 +67,10 @@ def tabulate(
     """Count the rows of a table by one or more columns, with all totals, and protect small counts.
 
     method="suppress" hides the cells with fewer than k people, and others, so that a reader who solves all
-    sums cannot tell a small cell from an empty one nor from one of `interval` people (default: k). The choice
-    of the others is quick, or with exact=True the one of least weight, for small tables. method="round"
-    rounds all cells at random to multiples of `base`, up or down, and keeps all sums; it draws from the
-    operating system's randomness and cannot be repeated.
+    sums cannot tell a small cell from one of 1 or of `interval` people (default: k). Empty cells are shown.
+    The choice of the others is quick, or with exact=True the one of least weight, for small tables.
+    method="round" rounds all cells at random to multiples of `base`, up or down, and keeps all sums; it
+    draws from the operating system's randomness and cannot be repeated.
 
     `hierarchies` adds subtotals (regions of districts). `person` is the column that tells whose a row is:
     a cell is then small if it has fewer than k people; the counts are of rows. `.intervals` of the result is

@@ -25,7 +25,7 @@ from ..guard.stage import source
 from ..parameters import bad, check
 from ..private.dpsgd import DPSGD
 from ..private.session import Session
-from ..private.size import PUBLIC, count_release, describe_count, describe_declared, noisy_count
+from ..private.size import HELD_OUT, PUBLIC, count_release, describe_count, describe_declared, noisy_count
 from ..release.release import Release as ModelRelease
 from ..release.release import write_release
 from ..results import Result
@@ -93,7 +93,8 @@ def train_private(
     rows = len(dataset.rows.y)
     if not rows:
         raise BadData(f"{dataset.name}: there are no rows to train on.")
-    uncovered = ENCODED if dataset.table is not None and dataset.table.reads_rows else ""
+    is_encoded = dataset.table is not None and dataset.table.reads_rows
+    uncovered = " ".join([ENCODED] * is_encoded + [HELD_OUT] * bool(len(dataset.test.y)))
     dataset = dataset.centralize()
     x, y = (t.to(device) for t in dataset.rows)
     outputs = dataset.classes or 1

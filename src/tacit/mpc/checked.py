@@ -54,8 +54,9 @@ class Dealing(
 
 
 def _digest(architecture: Architecture, shapes: list[list[int]]) -> bytes:
-    parts = architecture.layers, architecture.private_model, architecture.reveal, architecture.fraction
-    return hashlib.sha256(repr(("tacit dealing 1", *parts, shapes)).encode()).digest()
+    a = architecture
+    parts = a.layers, a.private_model, a.reveal, a.fraction, a.receiver
+    return hashlib.sha256(repr(("tacit dealing 2", *parts, shapes)).encode()).digest()
 
 
 async def _connect(

@@ -17,11 +17,11 @@ Opened, and to whom:
 |---|---|---|
 | a party's own coefficients and their covariance | that party | p and p(p + 1)/2 for each outcome, once |
 | the intercept and its standard error | label holder | 2 for each outcome |
-| the residual variance (gaussian) | label holder | 1 |
+| the log-likelihood (gaussian: the residual variance) | label holder | 1 |
 | the last step, the error of the inverse, its trace | label holder | 3 |
 | whether it converged | everybody | 2 bits |
 | the number of columns, and the settings | everybody | 1 per party |
-| the scale of the label as a power of two; classes; ties as a power of two (Efron) | everybody | 1 to 2 |
+| powers of two: label's scale, ties (Efron), mean weight; classes; effective rows | everybody | 1 to 4 |
 
 Scores, residuals, gradients, Hessians and the coefficients of earlier steps stay shared (`irls.py`). This
 holds if all parties are semi-honest and the helper colludes with no other party.
@@ -42,10 +42,11 @@ from torch import Tensor
 from ..errors import ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
-from . import hazards, irls
+from . import irls
 from .beaver import MATMUL, MUL
 from .context import RingContext
 from .dealer import Stock, dealer, plan
+from .glm_likelihood import sum_likelihood
 from .glm_terms import (
     PARAMETERS,
     STEPS,
@@ -57,9 +58,11 @@ from .glm_terms import (
     check_terms,
     check_widths,
     encode_label,
+    has_offset,
     to_words,
 )
 from .irls import COLUMN, MANTISSA, SLOPE, WIDE, FitPlan
+from .precise import MEAN
 from .regression import ColumnCount
 from .ring import FixedPoint
 from .shuffle import permute
@@ -90,8 +93,8 @@ class EstimateShare(
 
 class CheckShare(
     Message,
-    reveals="a share of the size of the last step, the error of the inverse Hessian and its trace (gaussian: "
-    "and the residual variance): 3 or 4 numbers",
+    reveals="a share of the size of the last step, the error of the inverse Hessian, its trace, and the "
+    "log-likelihood (gaussian: the residual variance): 4 numbers",
 ):
     values: list[Tensor]
 
@@ -119,13 +122,23 @@ class Estimates(
 
 def make_plan(terms: GlmTerms, facts: LabelFacts, holders: int) -> FitPlan:
     steps = STEPS[terms.family] if terms.steps is None else terms.steps
-    return FitPlan(terms.family, terms.rows, holders, steps, facts.scale, facts.classes, facts.ties)
+    return FitPlan(
+        terms.family,
+        terms.rows,
+        holders,
+        steps,
+        facts.scale,
+        facts.classes,
+        facts.ties,
+        has_offset(terms),
+        terms.weights,
+        facts.weight,
+    )
 
 
 def label_rows(plan: FitPlan) -> int:
-    """How many rows of `irls.fit`'s label the family has."""
-    cox = hazards.count_rows(plan.ties)
-    return {"gaussian": 1, "binomial": 2, "poisson": 3, "cox": cox}.get(plan.family, plan.outcomes)
+    """How many vectors of the label holder `irls.fit` takes."""
+    return plan.label_rows + plan.has_offset + plan.is_weighted
 
 
 class Estimate(NamedTuple):
@@ -152,7 +165,8 @@ async def estimate(
         x = torch.cat([x, ones.to(x.device)], 1)
     u, p, checks = await irls.fit(ctx, plan, x, y)
     if plan.family != "gaussian":
-        return Estimate(u, p << (SPREAD - WIDE), p, checks)
+        value = await sum_likelihood(ctx, plan, u, x, y)
+        return Estimate(u, p << (SPREAD - WIDE), p, torch.cat([checks, value]))
     left = await irls.residual_variance(ctx, plan, u, x, y)
     freedom = plan.rows / (plan.rows - x.shape[1])
     variance = await irls.scale(ctx, left, freedom, irls.VARIANCE, irls.VARIANCE)
@@ -204,8 +218,13 @@ async def holder(
     y: Tensor | None = None,
     classes: int | None = None,
     columns: Sequence[str] = (),
+    offset: Tensor | None = None,
+    weights: Tensor | None = None,
+    least: int = 0,
 ) -> dict[str, Any]:
-    """A data holder's program.
+    """A data holder's program; the label holder also has the rows' offset and weights, if there are any.
+
+    `least`: fewest rows, or what weighted rows are worth, that the party's policy requires.
 
     Returns "coef" (outcomes × its columns), "covariance" (outcomes × p × p), "converged"; at the label holder
     also "intercept" and "intercept_se" (one for each outcome) and "checks"; with publish "published".
@@ -220,12 +239,12 @@ async def holder(
             f"{me.name!r} has {len(x)} rows; expected {settings.rows}. Align the tables first."
         )
     whitening = Whitening.of(me.name, x, columns)
-    label = encode_label(settings, y, classes) if y is not None else None
+    label = encode_label(settings, y, classes, offset, weights) if y is not None else None
     await me.send([*others, settings.helper], ColumnCount(x.shape[1], settings.text()))
     widths = await read_widths(me, settings, others) | {me.name: x.shape[1]}
     facts = await exchange_facts(me, settings, [*others, settings.helper], label)
     fit_plan = make_plan(settings, facts, sum(w > 0 for w in widths.values()))
-    check_widths(settings, widths, fit_plan.outcomes)
+    check_widths(settings, facts, widths, fit_plan.outcomes, least)
     start = {name: sum(widths[n] for n in settings.names[:i]) for i, name in enumerate(settings.names)}
     d, own = sum(widths.values()), slice(start[me.name], start[me.name] + widths[me.name])
 
@@ -254,8 +273,8 @@ async def holder(
     exponent = facts.scale if settings.family == "gaussian" else 0
     # the covariance is P/(n·2^scale); of a gaussian model P · variance/n, in units of the label
     spread = 4.0**exponent / settings.rows
-    if settings.family in ("binomial", "poisson", "cox"):
-        spread = 2.0**-facts.scale / settings.rows
+    if settings.family != "gaussian":
+        spread = 2.0 ** -(facts.scale + facts.weight) / settings.rows
     full = u.shape[1]
     blocks = {
         name: torch.cat(
@@ -286,6 +305,7 @@ async def holder(
             assert label is not None
             values = opened.double().reshape(2, outcomes)
             shift = math.log(2.0**facts.scale) if settings.family == "poisson" else label.mean
+            shift -= label.center
             result["intercept"] = values[0] / 2.0**SLOPE * 2.0**exponent + shift
             if settings.family == "gaussian":  # its holder knows the residual variance
                 left = verdict["checks"]["residual_variance"] * label.std**2
@@ -294,11 +314,31 @@ async def holder(
     if is_label_holder:
         assert label is not None
         result["label"] = [label.mean, label.std]
+        result["metrics"] = measure(settings, label, verdict["checks"], full * outcomes)
     result["freedom"] = settings.rows - full if settings.family == "gaussian" else None
     if settings.publish:
         me.ledger.stamp(PUBLISHED)
         result["published"] = await exchange_estimates(me, settings.names, columns, result)
     return result
+
+
+def measure(terms: GlmTerms, label: Label, checks: Mapping[str, float], parameters: int) -> dict[str, float]:
+    """Goodness of fit, from the one number that was opened to the label holder."""
+    n = terms.rows
+    if label.likelihood is not None:
+        intercepts = 0 if terms.family == "cox" else max(label.facts.classes - 1, 1)
+        return label.likelihood.measure(checks["likelihood"], n, parameters, intercepts)
+    deviance = max(checks["residual_variance"], 1e-300) * n * label.std**2 * 2.0**label.facts.weight
+    value = -n / 2 * (math.log(2 * math.pi * deviance / n) + 1) + label.log_weights / 2
+    return {
+        "r2": 1 - deviance / (n * label.spread),
+        "sigma": math.sqrt(deviance / (n - parameters)),
+        "deviance": deviance,
+        "null_deviance": n * label.spread,
+        "loglik": value,
+        "aic": 2 * parameters - 2 * value,
+        "bic": parameters * math.log(n) - 2 * value,
+    }
 
 
 async def read_widths(me: Party, terms: GlmTerms, others: Sequence[str]) -> dict[str, int]:
@@ -329,7 +369,7 @@ async def judge(me: Party, terms: GlmTerms, plan: FitPlan, checks: Tensor, direc
         verdict = await me.recv(terms.label_at, Verdict)
         return {"converged": verdict.is_converged, "collinear": verdict.is_collinear}
     values = opened.double().tolist()
-    exponent = 0 if plan.family in ("gaussian", "multinomial") else plan.scale
+    exponent = 0 if plan.family == "gaussian" else plan.scale + plan.weight
     step = math.sqrt(max(values[0], 0.0) / 4.0**WIDE / (directions * plan.outcomes))
     step *= math.sqrt(plan.rows * 2.0**exponent)  # in standard errors of a coefficient without inflation
     error = math.sqrt(max(values[1], 0.0)) / 2.0**WIDE
@@ -340,6 +380,8 @@ async def judge(me: Party, terms: GlmTerms, plan: FitPlan, checks: Tensor, direc
     found = {"step": step, "inverse_error": error, "trace": trace}
     if plan.family == "gaussian":
         found["residual_variance"] = values[3] / 2.0**irls.VARIANCE
+    else:
+        found["likelihood"] = values[3] / 2.0**MEAN
     return {"converged": converged, "collinear": collinear, "checks": found}
 
 
@@ -402,7 +444,7 @@ async def helper(me: Party, terms: Mapping[str, Any]) -> None:
     widths = await read_widths(me, settings, settings.names)
     facts = check_facts(settings, await me.recv(settings.label_at, LabelFacts))
     fit_plan = make_plan(settings, facts, sum(w > 0 for w in widths.values()))
-    check_widths(settings, widths, fit_plan.outcomes)
+    check_widths(settings, facts, widths, fit_plan.outcomes)
     rank = settings.names.index(settings.label_at)
     requests = plan(lambda ctx: program(ctx, fit_plan, sum(widths.values()), None, rank), fixed=FixedPoint())
     await dealer(me, settings.names, requests)

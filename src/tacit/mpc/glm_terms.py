@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -15,8 +15,9 @@ from ..errors import BadData, ProtocolError, QueryRefused
 from ..parameters import bad, check, choice, flag, whole
 from ..parties.message import Message
 from . import hazards, irls
+from .glm_likelihood import Likelihood, know
 from .irls import SLOPE
-from .precise import CLASSES, MEAN
+from .precise import ARG, CLASSES, MEAN
 from .regression import ROWS_PER_COLUMN
 
 FAMILIES = ("gaussian", "binomial", "multinomial", "poisson", "cox")
@@ -31,12 +32,15 @@ SCALES = (-40, 60)  # exponents of the label's scale
 
 class LabelFacts(
     Message,
-    reveals="the scale of the label as a power of two, the number of its classes and, for Cox with Efron's "
-    "method, the most deaths at one time as a power of two",
+    reveals="the scale of the label as a power of two, the number of its classes, for Cox with Efron's "
+    "method the most deaths at one time as a power of two, and with weights their mean as a power of two and "
+    "how many equally weighted rows they are worth",
 ):
     scale: int
     classes: int
     ties: int
+    weight: int = 0
+    effective: int = 0  # (Σw)²/Σw², rounded down; 0 without weights
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class GlmTerms:
     ties: str = choice("efron", TIES, doc="method for equal times of a Cox model")
     steps: int | None = whole(None, least=2, most=100, none=True, doc="of Newton's method; None: by family")
     publish: bool = flag(False, doc="every party learns all estimates")
+    offset: bool = flag(False, doc="the label holder has an offset for each row")
+    weights: bool = flag(False, doc="the label holder has a weight for each row")
 
     @classmethod
     def read(cls, table: Mapping[str, Any]) -> GlmTerms:
@@ -70,16 +76,30 @@ def check_terms(terms: GlmTerms) -> None:
             list(terms.names),
             f"at least two different ones, and none called {terms.helper!r}, which deals the randomness",
         )
+    if terms.offset and terms.family == "multinomial":
+        raise bad("regress", "offset", terms.offset, "left out with family='multinomial'")
 
 
-def check_widths(terms: GlmTerms, widths: Mapping[str, int], outcomes: int) -> None:
-    """Refuse a model that nearly reproduces its rows, or that gives one party too many numbers."""
+def check_widths(
+    terms: GlmTerms, facts: LabelFacts, widths: Mapping[str, int], outcomes: int, least: int = 0
+) -> None:
+    """Refuse a model that nearly reproduces its rows, or that gives one party too many numbers.
+
+    Weighted rows count as the equally weighted rows that they are worth. `least` is what a party's policy
+    requires (min_rows).
+    """
+    rows, kind = (facts.effective, "effective rows (by weight)") if terms.weights else (terms.rows, "rows")
     parameters = outcomes * (sum(widths.values()) + (terms.family != "cox"))
     if parameters > PARAMETERS:
         raise bad("regress", "the number of coefficients", parameters, f"at most {PARAMETERS}")
-    if terms.rows < ROWS_PER_COLUMN * parameters:
+    if rows < least:
         raise QueryRefused(
-            f"regress: the model has {parameters} coefficients and {terms.rows} rows; at least "
+            f"regress: the weights make {terms.rows} rows worth {rows}, and the policy of this party "
+            f"requires {least} (min_rows)."
+        )
+    if rows < ROWS_PER_COLUMN * parameters:
+        raise QueryRefused(
+            f"regress: the model has {parameters} coefficients and {rows} {kind}; at least "
             f"{ROWS_PER_COLUMN * parameters} rows are required ({ROWS_PER_COLUMN} for each coefficient). "
             "Coefficients are equations about the other parties' data: with too few rows they reveal it. "
             "Use fewer columns or more rows."
@@ -158,41 +178,124 @@ class Label:
     mean: float = 0.0
     std: float = 1.0
     order: Tensor | None = None  # of the rows by time
+    likelihood: Likelihood | None = None  # what follows from the label alone; gaussian: None
+    center: float = 0.0  # of the offset
+    log_weights: float = 0.0  # Σ log w
+    spread: float = 0.0  # gaussian: Σ w (y − mean)²/n
 
 
-def encode_label(terms: GlmTerms, y: Tensor, classes: int | None = None) -> Label:
-    """Check the label and encode it for its family. For Cox, `y` has the columns time and event."""
+def encode_label(
+    terms: GlmTerms,
+    y: Tensor,
+    classes: int | None = None,
+    offset: Tensor | None = None,
+    weights: Tensor | None = None,
+) -> Label:
+    """Check the label and encode it for its family. For Cox, `y` has the columns time and event.
+
+    After the label's own vectors come the centered offset (not gaussian) and the weights, if there are any.
+    """
     y, n = y.double(), len(y)
+    if (offset is not None) != terms.offset or (weights is not None) != terms.weights:
+        raise ProtocolError(
+            "regress: the label holder has an offset or weights that the settings do not have."
+        )
+    o = given = _read_rows("offset", offset, n, 0.0)
+    w = _read_rows("weights", weights, n, 1.0)
     if not bool(torch.isfinite(y).all()):
         raise BadData("regress: a label is NaN or infinite. Drop its row.")
+    center, power = float(o.mean()), math.frexp(float(w.mean()))[1] if terms.weights else 0
+    short = short_rows = w / 2.0**power
+    if not bool((w > 0).all()) or float(w.max()) > irls.HEAVIEST * float(w.mean()):
+        raise BadData(
+            f"regress: weights must be above 0, and none more than {irls.HEAVIEST} times their mean: others "
+            "are outside the range of the computation. Limit large weights."
+        )
     if terms.family == "cox":
-        return _encode_times(terms, y)
-    if y.dim() != 1:
+        label, short = _encode_times(terms, y, short)
+        o = o + torch.log(short_rows)
+    elif y.dim() != 1:
         raise BadData(f"regress: labels of shape {tuple(y.shape)}; give one number for each row.")
+    elif terms.family == "gaussian":
+        label = _encode_numbers(y - o, w)
+    elif terms.family == "poisson":
+        label = _encode_counts(y, o - center, short)
+    else:
+        label = _encode_classes(terms, y, classes, w)
+    extra = []
+    if has_offset(terms):
+        ordered = o - center if label.order is None else (o - center)[label.order]
+        extra.append(to_words(ordered, ARG))
+    if terms.weights:
+        extra.append(to_words(short, irls.WEIGHT))
+    known = None
+    if terms.family != "gaussian":
+        known = know(terms.family, y, given, w, label.facts.scale, terms.ties == "efron")
+        known = replace(known, factor=known.factor * 2.0**power)
+    worth = count_effective(w) if terms.weights else 0
+    facts = LabelFacts(label.facts.scale, label.facts.classes, label.facts.ties, power, worth)
+    return replace(
+        label,
+        values=torch.cat([label.values, *(v[None] for v in extra)]),
+        facts=facts,
+        likelihood=known,
+        center=0.0 if terms.family == "gaussian" else center,
+        log_weights=float(torch.log(w).sum()),
+    )
+
+
+def has_offset(terms: GlmTerms) -> bool:
+    """Whether scores have an offset, log w of a weighted Cox model too; a gaussian label has it already."""
+    return (terms.offset and terms.family != "gaussian") or (terms.weights and terms.family == "cox")
+
+
+def _read_rows(name: str, values: Tensor | None, n: int, default: float) -> Tensor:
+    if values is None:
+        return torch.full((n,), default, dtype=torch.float64)
+    if values.shape != (n,) or not bool(torch.isfinite(values.double()).all()):
+        raise BadData(f"regress: {name} must be one finite number for each of the {n} rows.")
+    return values.double()
+
+
+def _encode_numbers(y: Tensor, w: Tensor) -> Label:
+    std, mean = (float(v) for v in torch.std_mean(y, correction=0))
+    if not std > 0:
+        raise BadData("regress: the label has the same value in every row, so there is nothing to fit.")
+    center = float((w * y).sum() / w.sum())
+    spread = float((w * (y - center) ** 2).mean())
+    facts = LabelFacts(math.frexp(std)[1], 2, -1)
+    return Label(to_words((y - mean) / std, MEAN)[None], facts, mean, std, spread=spread)
+
+
+def _encode_counts(y: Tensor, offset: Tensor, w: Tensor) -> Label:
+    mean = float(y.mean())
+    if float(y.min()) < 0 or bool((y != y.round()).any()) or not mean > 0:
+        raise BadData("regress: family 'poisson' needs counts: whole numbers from 0, not all of them 0.")
+    exponent = math.frexp(mean)[1]
+    start = (y + 0.1) / 2.0**exponent
+    parts = [y / 2.0**exponent, w * start, w * start * (torch.log(start) - offset)]
+    return Label(torch.stack([to_words(v, MEAN) for v in parts]), LabelFacts(exponent, 2, -1))
+
+
+def count_effective(w: Tensor) -> int:
+    """How many equally weighted rows these weights are worth, rounded down."""
+    square = float((w**2).sum())
+    return int(float(w.sum()) ** 2 / square + 1e-9) if square > 0 else 0
+
+
+def _encode_classes(terms: GlmTerms, y: Tensor, classes: int | None, w: Tensor) -> Label:
     whole_numbers = bool((y == y.round()).all())
-    if terms.family == "gaussian":
-        std, mean = (float(v) for v in torch.std_mean(y, correction=0))
-        if not std > 0:
-            raise BadData("regress: the label has the same value in every row, so there is nothing to fit.")
-        return Label(to_words((y - mean) / std, MEAN)[None], LabelFacts(math.frexp(std)[1], 2, -1), mean, std)
-    if terms.family == "poisson":
-        mean = float(y.mean())
-        if float(y.min()) < 0 or not whole_numbers or not mean > 0:
-            raise BadData("regress: family 'poisson' needs counts: whole numbers from 0, not all of them 0.")
-        exponent = math.frexp(mean)[1]
-        start = (y + 0.1) / 2.0**exponent
-        parts = [y / 2.0**exponent, start, start * torch.log(start)]
-        return Label(torch.stack([to_words(v, MEAN) for v in parts]), LabelFacts(exponent, 2, -1))
     many = classes if classes is not None else int(y.max()) + 1
     counts = torch.bincount(y.long(), minlength=many) if whole_numbers and float(y.min()) >= 0 else None
     if counts is None or len(counts) != many or many < 2 or (terms.family == "binomial" and many != 2):
         wanted = "0 and 1" if terms.family == "binomial" else "classes, numbered from 0"
         raise BadData(f"regress: family {terms.family!r} needs labels that are {wanted}.")
-    if int(counts.min()) < ROWS_PER_COLUMN:
+    fewest = min(count_effective(w[y == k]) for k in range(many))
+    if fewest < ROWS_PER_COLUMN:
         raise QueryRefused(
-            f"regress: a class has {int(counts.min())} rows; at least {ROWS_PER_COLUMN} are required. "
-            f"Merge it "
-            "with another one."
+            f"regress: a class has {fewest} {'effective ' * terms.weights}rows; at least "
+            f"{ROWS_PER_COLUMN} are required. "
+            "Merge it with another one."
         )
     if terms.family == "multinomial":
         if many > CLASSES:
@@ -200,22 +303,25 @@ def encode_label(terms: GlmTerms, y: Tensor, classes: int | None = None) -> Labe
         one_hot = torch.nn.functional.one_hot(y.long(), many).double().T[1:]
         return Label(to_words(one_hot, MEAN), LabelFacts(0, many, -1))
     mean = float(y.mean())
-    first = torch.zeros(n, dtype=torch.float64)
+    first = torch.zeros(len(y), dtype=torch.float64)
     first[0] = math.log(mean / (1 - mean))
     values = torch.stack([to_words(y, MEAN), to_words(first, SLOPE)])
     return Label(values, LabelFacts(math.frexp(mean * (1 - mean))[1], 2, -1))
 
 
-def _encode_times(terms: GlmTerms, y: Tensor) -> Label:
+def _encode_times(terms: GlmTerms, y: Tensor, w: Tensor) -> tuple[Label, Tensor]:
+    """Return the label, and the weights of its terms in the order of time."""
     if y.dim() != 2 or y.shape[1] != 2 or not bool(((y[:, 1] == 0) | (y[:, 1] == 1)).all()):
         raise BadData("regress: family 'cox' needs a time and an event, 0 or 1, for each row.")
     if float(y[:, 0].min()) < 0:
         raise BadData("regress: family 'cox' needs times that are not negative.")
-    events = int(y[:, 1].sum())
+    events = count_effective(w[y[:, 1] > 0])
     if events < ROWS_PER_COLUMN:
-        raise QueryRefused(f"regress: there are {events} events; at least {ROWS_PER_COLUMN} are required.")
-    values, order, ties = hazards.encode_times(y[:, 0], y[:, 1], terms.ties == "efron")
-    return Label(values, LabelFacts(math.frexp(events / len(y))[1], 2, ties), order=order)
+        kind = "effective events (by weight)" if terms.weights else "events"
+        raise QueryRefused(f"regress: there are {events} {kind}; at least {ROWS_PER_COLUMN} are required.")
+    found = hazards.encode_times(y[:, 0], y[:, 1], terms.ties == "efron", w)
+    facts = LabelFacts(math.frexp(float((y[:, 1] * w).mean()))[1], 2, found.ties)
+    return Label(found.values, facts, order=found.order), found.terms
 
 
 def to_words(values: Tensor, bits: int) -> Tensor:
@@ -225,6 +331,10 @@ def to_words(values: Tensor, bits: int) -> Tensor:
 def check_facts(terms: GlmTerms, facts: LabelFacts) -> LabelFacts:
     """Refuse announcements of the label holder that are out of range."""
     fits = SCALES[0] <= facts.scale <= SCALES[1]
+    fits = fits and (SCALES[0] <= facts.weight <= SCALES[1] if terms.weights else facts.weight == 0)
+    # no weight is above HEAVIEST times the mean, so that rows are worth at least this many
+    fewest = terms.rows // irls.HEAVIEST if terms.weights else 0
+    fits = fits and fewest <= facts.effective <= (terms.rows if terms.weights else 0)
     if terms.family == "cox" and terms.ties == "efron":
         fits = fits and 0 <= facts.ties <= math.ceil(math.log2(terms.rows))
     else:

@@ -115,6 +115,14 @@ class SumsEnd(Message, reveals="that the trees are finished, and a digest of the
     mark: str
 
 
+class LeafKey(Message, reveals="a random key of the helper's: nothing"):
+    key: bytes
+
+
+class MaskedLeaves(Message, reveals="the values of all leaves under one-time masks: uniform words"):
+    values: Tensor
+
+
 @dataclass(frozen=True)
 class HistogramTerms:
     """The settings that all parties agree on. `vectors` and `splits`: the most that L may ask for."""

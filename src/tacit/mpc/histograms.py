@@ -83,7 +83,9 @@ def _bits(rows: int) -> int:
     return (rows + 7) // 8
 
 
-def _check(sender: str, value: Tensor, shape: tuple[int, ...], dtype: torch.dtype, what: str) -> np.ndarray:
+def check_array(
+    sender: str, value: Tensor, shape: tuple[int, ...], dtype: torch.dtype, what: str
+) -> np.ndarray:
     if tuple(value.shape) != shape or value.dtype is not dtype:
         raise ProtocolError(
             f"{sender!r} sent {what} of shape {tuple(value.shape)} and type {value.dtype}; expected {shape} "
@@ -146,7 +148,7 @@ async def hold_columns(
         pad = Tape(key)
     each = max(1, BLOCK // max(layout.cells, 1))
     for start in range(0, n, each):
-        block = codes[start : start + each]
+        block = codes[start : start + each].astype(np.int64)  # cells of all columns exceed a byte
         words = np.negative(_words(tape, len(block), layout.cells))
         rows = np.arange(len(block))
         for column, offset in enumerate(layout.offsets.tolist()):
@@ -166,7 +168,7 @@ async def hold_columns(
                     f"{label!r} asked for {vectors} sums; the agreed trees need at most {terms.vectors}. "
                     "Nothing more was answered."
                 )
-            masked = _check(label, message.values, (count, n), torch.int64, "masked numbers")
+            masked = check_array(label, message.values, (count, n), torch.int64, "masked numbers")
             share = sums.add(masked) + _words(tape, count, layout.cells)
             if pad is None:
                 await me.send(label, SumShares(torch.from_numpy(share)))
@@ -181,8 +183,8 @@ async def hold_columns(
                 f"{label!r} asked for {splits} splits; the agreed trees have at most {terms.splits}. Nothing "
                 "more was answered."
             )
-        records = _check(label, message.records, (count, RECORD), torch.uint8, "splits").copy()
-        members = _check(label, message.members, (count, _bits(n)), torch.uint8, "masked rows")
+        records = check_array(label, message.records, (count, RECORD), torch.uint8, "splits").copy()
+        members = check_array(label, message.members, (count, _bits(n)), torch.uint8, "masked rows")
         if terms.reveal == "splits":
             if len(message.serials) != count:
                 raise ProtocolError(f"{label!r} sent splits without their pads.")
@@ -272,7 +274,7 @@ class LabelSide:
                 count = min(each, terms.rows - start)
                 if message.start != start:
                     raise ProtocolError(f"{name!r} sent its masked cells in another order.")
-                masked[start : start + count] = _check(
+                masked[start : start + count] = check_array(
                     name, message.values, (count, layout.cells), torch.int64, "masked cells"
                 )
             self._cells[name] = masked
@@ -283,7 +285,7 @@ class LabelSide:
         out = {}
         for name, message in (await self.me.gather(self.terms.holders, SumShares)).items():
             shape = (len(vectors), self.layouts[name].cells)
-            out[name] = shares[name] + _check(name, message.values, shape, torch.int64, "sums")
+            out[name] = shares[name] + check_array(name, message.values, shape, torch.int64, "sums")
         return out
 
     async def search(
@@ -297,8 +299,8 @@ class LabelSide:
             await self.me.send(self.terms.helper, PaddedSums(torch.from_numpy(share)))
         message, helper = await self.me.recv(self.terms.helper, SplitCandidates), self.terms.helper
         shape = (len(parents), len(holders))
-        gains = _check(helper, message.gains, shape, torch.float64, "gains")
-        records = _check(helper, message.records, (*shape, RECORD), torch.uint8, "splits")
+        gains = check_array(helper, message.gains, shape, torch.float64, "gains")
+        records = check_array(helper, message.records, (*shape, RECORD), torch.uint8, "splits")
         first, self._serial = self._serial, self._serial + len(parents)
         return Found(gains, records, first)
 
@@ -313,7 +315,7 @@ class LabelSide:
         shares = {}
         for name, value in zip(terms.holders, message.values):
             shape = (len(vectors), self.layouts[name].cells)
-            correction = _check(terms.helper, value, shape, torch.int64, "corrections")
+            correction = check_array(terms.helper, value, shape, torch.int64, "corrections")
             shares[name] = self.multiply(b, self._cells[name]) + correction
         return shares
 
@@ -327,7 +329,7 @@ class LabelSide:
         a = _bytes(self._tape, *shape)
         await me.send(terms.helper, SideRequest(name, count))
         await me.send(name, SplitRequest(torch.from_numpy(records), list(serials), torch.from_numpy(u ^ a)))
-        correction = _check(
+        correction = check_array(
             terms.helper,
             (await me.recv(terms.helper, SideCorrections)).values,
             shape,
@@ -336,7 +338,7 @@ class LabelSide:
         )
         message = await me.recv(name, SplitSides)
         masked, share = (
-            _check(name, value, shape, torch.uint8, "sides") for value in (message.masked, message.share)
+            check_array(name, value, shape, torch.uint8, "sides") for value in (message.masked, message.share)
         )
         left = (u & masked) ^ correction ^ share  # u∧(s⊕b) ⊕ (a∧b ⊕ c) ⊕ (u⊕a)∧b ⊕ c
         return np.asarray(np.unpackbits(left, axis=1, count=terms.rows).astype(bool) & members)
@@ -420,7 +422,7 @@ async def _find(
         total = np.zeros((k, layout.cells), np.int64)
         for sender in (label, name):
             message = await me.recv(sender, PaddedSums)
-            total += _check(sender, message.values, total.shape, torch.int64, "sums")
+            total += check_array(sender, message.values, total.shape, torch.int64, "sums")
         fresh = total.reshape(-1, channels, layout.cells)
         last = before.get(name, [])
         hists = []

@@ -49,6 +49,7 @@ ASSUMES = (
     "owner nor client; a party that deviates can corrupt the result unnoticed."
 )
 OWNER, CLIENT = 0, 1
+Report = Callable[[int, int], None]  # (batches done, all batches)
 
 
 class Architecture(
@@ -58,6 +59,7 @@ class Architecture(
     private_model: bool
     reveal: str
     fraction: int
+    receiver: int = CLIENT  # who learns the result: OWNER or CLIENT
 
     def network(self) -> list[Layer]:
         """The layers that have to be evaluated."""
@@ -150,25 +152,32 @@ async def owner(
     debug: bool = False,
     stock: Path | None = None,
     mode: InferenceMode = SEMI_HONEST,
+    receiver: int = CLIENT,
+    admit: Callable[[list[list[int]]], None] = lambda shapes: None,
+    report: Report = lambda done, most: None,
 ) -> dict[str, Any]:
-    """The model owner's program.
+    """The model owner's program; {"value": the result, …} if it is the `receiver`.
 
     `stock` is a file of masks from an earlier offline phase (`pair.prepare`, `dealer.fetch`); it needs
-    helper=None.
+    helper=None. `admit(shapes)` may refuse the client's batches before anything is computed on them.
     """
     _check_source(helper, stock)
-    architecture = Architecture(layers, private_model, reveal, fraction)
+    architecture = Architecture(layers, private_model, reveal, fraction, receiver)
     network = architecture.network()
     await me.send([client, helper] if helper is not None else client, architecture)
     if not private_model:
         await me.send(client, PublicWeights(dict(weights)))
     shapes = (await me.recv(client, Batches)).shapes
+    admit(shapes)
     names = (me.name, client)
     ctx = await mode.connect(me, OWNER, names, helper, architecture, shapes, device, debug, stock)
     shared = await share_weights(ctx, network, weights, private_model)
-    for shape in shapes:
-        await answer(ctx, network, shared, None, shape, reveal)
-    return summarize_costs(costs=ctx.costs, offline=ctx.offline)
+    found = []
+    for number, shape in enumerate(shapes, 1):
+        found.append(await answer(ctx, network, shared, None, shape, reveal, receiver))
+        report(number, len(shapes))
+    costs = summarize_costs(costs=ctx.costs, offline=ctx.offline)
+    return costs if receiver != OWNER else {"value": _join(found, mode.fixed(fraction), reveal), **costs}
 
 
 async def client(
@@ -181,10 +190,18 @@ async def client(
     debug: bool = False,
     stock: Path | None = None,
     mode: InferenceMode = SEMI_HONEST,
+    receiver: int = CLIENT,
+    check: Callable[[Architecture], None] = lambda architecture: None,
+    report: Report = lambda done, most: None,
 ) -> dict[str, Any]:
-    """The client's program: {"value": the result, "costs": …, "offline": …}."""
+    """The client's program: {"value": the result, "costs": …, "offline": …}.
+
+    `receiver` is who may learn the result; `check` may refuse what the owner announces.
+    """
     _check_source(helper, stock)
     architecture = await me.recv(owner, Architecture)
+    check_receiver(owner, architecture, receiver)
+    check(architecture)
     network, fixed = architecture.network(), mode.fixed(architecture.fraction)
     weights = None if architecture.private_model else (await me.recv(owner, PublicWeights)).weights
     inputs = [fixed.encode(x, "the input").to(device) for x in batches]  # refused before anything is sent
@@ -194,11 +211,26 @@ async def client(
     ctx = await mode.connect(me, CLIENT, names, helper, architecture, shapes, device, debug, stock)
     shared = await share_weights(ctx, network, weights, architecture.private_model)
     results = []
-    for x, shape in zip(inputs, shapes):
-        y = await answer(ctx, network, shared, x, shape, architecture.reveal)
-        assert y is not None
-        results.append((fixed.to_signed(y) if architecture.reveal == "argmax" else fixed.decode(y)).cpu())
-    return {"value": torch.cat(results), **summarize_costs(costs=ctx.costs, offline=ctx.offline)}
+    for number, (x, shape) in enumerate(zip(inputs, shapes), 1):
+        results.append(await answer(ctx, network, shared, x, shape, architecture.reveal, receiver))
+        report(number, len(shapes))
+    costs = summarize_costs(costs=ctx.costs, offline=ctx.offline)
+    return costs if receiver != CLIENT else {"value": _join(results, fixed, architecture.reveal), **costs}
+
+
+def _join(results: list[Tensor | None], fixed: FixedPoint, reveal: str) -> Tensor:
+    """The opened words of all batches as numbers, or as classes."""
+    words = [y for y in results if y is not None]
+    return torch.cat([(fixed.to_signed(y) if reveal == "argmax" else fixed.decode(y)).cpu() for y in words])
+
+
+def check_receiver(owner: str, architecture: Architecture, receiver: int) -> None:
+    """Refuse a result that would be opened to another party than agreed."""
+    if architecture.receiver != receiver:
+        raise ProtocolError(
+            f"{owner!r} announced that {'it' if architecture.receiver == OWNER else 'the client'} receives "
+            "the result, which was not agreed. Nothing was sent."
+        )
 
 
 async def helper(
@@ -208,10 +240,16 @@ async def helper(
     client: str = "client",
     device: str = "cpu",
     mode: InferenceMode = SEMI_HONEST,
+    receiver: int = CLIENT,
+    check: Callable[[Architecture], None] = lambda architecture: None,
+    admit: Callable[[list[list[int]]], None] = lambda shapes: None,
 ) -> None:
-    """The helper's program: deal the randomness."""
+    """The helper's program: deal the randomness. `check` and `admit` as for client and owner."""
     architecture = await me.recv(owner, Architecture)
+    check_receiver(owner, architecture, receiver)
+    check(architecture)
     shapes = (await me.recv(client, Batches)).shapes
+    admit(shapes)
     await mode.deal(me, (owner, client), architecture, shapes, device)
 
 
@@ -236,7 +274,8 @@ def plan_requests(
         return await share_weights(ctx, layers, None, architecture.private_model)
 
     async def batch(ctx: Context, shape: tuple[int, ...]) -> None:
-        await answer(ctx, layers, await setup(ctx), None, shape, architecture.reveal)
+        weights = await setup(ctx)
+        await answer(ctx, layers, weights, None, shape, architecture.reveal, architecture.receiver)
 
     masks = mode.plan(setup, fixed=fixed)
     yield from masks
@@ -288,8 +327,9 @@ async def answer(
     x: Tensor | None,
     shape: Iterable[int],
     reveal: str,
+    receiver: int = CLIENT,
 ) -> Tensor | None:
-    """One batch: share the client's x, evaluate, and open the result to the client."""
+    """One batch: share the client's x, evaluate, and open the result to the receiver."""
     with ctx.at("input"):
         shared = await ctx.share_private(x, tuple(shape), CLIENT)
     y = await model.evaluate(ctx, layers, weights, shared)
@@ -297,7 +337,7 @@ async def answer(
         with ctx.at("argmax"):
             y = await ctx.argmax(y)
     with ctx.at("result and check"):
-        return await ctx.open_to(y, CLIENT)
+        return await ctx.open_to(y, receiver)
 
 
 def summarize_costs(**costs: Mapping[str, Cost]) -> dict[str, Any]:

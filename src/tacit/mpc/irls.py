@@ -36,8 +36,10 @@ from .precise import ARG, MEAN
 COLUMN = 20  # fractional bits of the columns
 WEIGHTED = 18  # of columns times weights: with COLUMN and 2^20 rows, below 2^62
 SLOPE = 30  # of gradient, coefficients and steps
+WEIGHT = hazards.WEIGHT  # of the rows' weights, which are at most 8 and on average 1/2 to 1
 WIDE = 26  # of H and P: P·(1 − HP) is at most 2^8 where no eigenvalue of H is below 2^-10
 LIMIT = 2**20  # rows
+HEAVIEST = 8  # weight of a row, relative to 2^k
 FURTHEST = 30  # bits that one truncation removes
 SMALLEST = 2.0**-10  # eigenvalue of H, relative to uncorrelated columns of rows with the average weight
 MANTISSA = 24
@@ -55,6 +57,23 @@ class FitPlan:
     scale: int  # e: the label's scale is about 2^e
     classes: int = 2
     ties: int = hazards.BRESLOW  # Efron's method: ⌈log₂⌉ of the most deaths at one time
+    has_offset: bool = False  # of a gaussian model never: the label holder subtracts it from the label
+    is_weighted: bool = False
+    weight: int = 0  # k: the mean weight is about 2^k
+
+    @property
+    def label_rows(self) -> int:
+        """How many vectors the label holder contributes for the label."""
+        cox = hazards.count_rows(self.ties)
+        return {"gaussian": 1, "binomial": 2, "poisson": 3, "cox": cox}.get(self.family, self.outcomes)
+
+    @property
+    def offset_row(self) -> int:
+        return self.label_rows
+
+    @property
+    def weight_row(self) -> int:
+        return self.label_rows + self.has_offset
 
     @property
     def outcomes(self) -> int:
@@ -69,7 +88,7 @@ class FitPlan:
     def largest(self) -> float:
         """A bound of the eigenvalues of H. Each block has variance 1, so that without weights it is K."""
         weight = {"gaussian": 1.0, "multinomial": 0.5, "binomial": 4.0, "poisson": 16.0, "cox": 4.0}
-        return weight[self.family] * max(self.holders, 1)
+        return weight[self.family] * max(self.holders, 1) * (HEAVIEST if self.is_weighted else 1)
 
     @property
     def inversions(self) -> int:
@@ -95,9 +114,11 @@ async def fit(ctx: RingContext, plan: FitPlan, x: Tensor, y: Tensor) -> Fit:
     step = u
     steps = plan.steps
     if plan.family == "gaussian":
-        hessian = await _normalize(
-            ctx, plan, await ctx.product_masked(x.T.contiguous(), rows, MATMUL), 2 * COLUMN, WIDE
-        )
+        if plan.is_weighted:
+            hessian = await _weigh(ctx, plan, x, rows, y[plan.weight_row] << (MEAN - WEIGHT))
+        else:
+            gram = await ctx.product_masked(x.T.contiguous(), rows, MATMUL)
+            hessian = await _normalize(ctx, plan, gram, 2 * COLUMN, WIDE)
         p = await invert(ctx, plan, hessian)
     elif plan.family == "poisson":  # the first step: least squares of log(y + 0.1) with weights y + 0.1
         p = await invert(ctx, plan, await _weigh(ctx, plan, x, rows, y[1]))
@@ -105,12 +126,14 @@ async def fit(ctx: RingContext, plan: FitPlan, x: Tensor, y: Tensor) -> Fit:
         steps -= 1
     elif plan.family == "binomial":  # the first score is the logit of the mean label
         u = u.clone()
-        u[0, -1] = y[1, 0] if len(y) > 1 else 0
+        u[0, -1] = y[1, 0]
     begin = len(ctx.stock.requests) if isinstance(ctx.stock, DryRun) else 0
     for _ in range(1 if dry else steps):
         z = await ctx.truncate(await ctx.product_masked(u, columns, MATMUL), SLOPE + COLUMN - ARG)
+        if plan.has_offset:
+            z = z + y[plan.offset_row]
         if plan.family == "gaussian":
-            residual = z - y
+            residual = await _weight_rows(ctx, plan, z - y[:1], y)
         else:
             residual, hessian = await _evaluate(ctx, plan, x, rows, z, y)
             p = await invert(ctx, plan, hessian)
@@ -128,9 +151,20 @@ async def fit(ctx: RingContext, plan: FitPlan, x: Tensor, y: Tensor) -> Fit:
 async def residual_variance(ctx: RingContext, plan: FitPlan, u: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """[Σ(z − y)²/n] with VARIANCE fractional bits, of a gaussian model."""
     z = await ctx.truncate(await ctx.product(u, x.T.contiguous(), MATMUL), SLOPE + COLUMN - COLUMN)
-    residual = z - await ctx.truncate(y, MEAN - COLUMN)
-    total = (await ctx.square(residual)).sum().reshape(1)
+    residual = z - await ctx.truncate(y[:1], MEAN - COLUMN)
+    if plan.is_weighted:
+        total = await ctx.product(await _weight_rows(ctx, plan, residual, y), residual, MUL)
+    else:
+        total = await ctx.square(residual)
+    total = total.sum().reshape(1)
     return await scale(ctx, total, 1 / plan.rows, 2 * COLUMN, VARIANCE)
+
+
+async def _weight_rows(ctx: RingContext, plan: FitPlan, v: Tensor, y: Tensor) -> Tensor:
+    """[w v] for numbers by row in the last dimension; v itself where rows have no weights."""
+    if not plan.is_weighted:
+        return v
+    return await ctx.truncate(await ctx.product(v, y[plan.weight_row].expand_as(v), MUL), WEIGHT)
 
 
 async def _evaluate(
@@ -139,12 +173,15 @@ async def _evaluate(
     """([residuals] with MEAN bits, outcomes × n; [H])."""
     if plan.family == "binomial":
         mean, weight = await precise.sigmoid(ctx, z)
-        return mean - y[:1], await _weigh(ctx, plan, x, rows, weight[0])
+        both = await _weight_rows(ctx, plan, torch.cat([mean - y[:1], weight]), y)
+        return both[:1], await _weigh(ctx, plan, x, rows, both[1])
     if plan.family == "poisson":
         mean = await precise.exponential(ctx, z)
-        return mean - y[:1], await _weigh(ctx, plan, x, rows, mean[0])
+        both = await _weight_rows(ctx, plan, torch.cat([mean - y[:1], mean]), y)
+        return both[:1], await _weigh(ctx, plan, x, rows, both[1])
     if plan.family == "cox":
-        found = await hazards.evaluate(ctx, plan.ties, rows, z[0], y)
+        terms = y[plan.weight_row] if plan.is_weighted else None
+        found = await hazards.evaluate(ctx, plan.ties, rows, z[0], y, terms)
         weighted = await ctx.product_masked(found.weighted.T.contiguous(), rows, MATMUL)
         among = await ctx.product(found.counted.T.contiguous(), found.means, MATMUL)
         total = await _normalize(ctx, plan, weighted - among, COLUMN + hazards.SHORT, WIDE)
@@ -158,13 +195,15 @@ async def _evaluate(
         ),
         MEAN,
     )
+    curves = torch.stack([mean[k] - both if k == m else -both for (k, m), both in zip(pairs, products)])
+    every = await _weight_rows(ctx, plan, torch.cat([mean - y[: plan.outcomes], curves]), y)
     blocks = {}
-    for (k, m), both in zip(pairs, products):
-        blocks[k, m] = blocks[m, k] = await _weigh(ctx, plan, x, rows, mean[k] - both if k == m else -both)
+    for (k, m), curve in zip(pairs, every[plan.outcomes :]):
+        blocks[k, m] = blocks[m, k] = await _weigh(ctx, plan, x, rows, curve)
     hessian = torch.cat(
         [torch.cat([blocks[k, m] for m in range(plan.outcomes)], 1) for k in range(plan.outcomes)]
     )
-    return mean - y, hessian
+    return every[: plan.outcomes], hessian
 
 
 async def _weigh(

@@ -10,6 +10,9 @@ error of the polynomials, below 2^-30.
 | sigmoid       | ARG                                  | MEAN; and σ(1−σ)        | 2^-23 |
 | softmax       | ARG, up to 64 classes                | MEAN                    | 2^-22 |
 | reciprocal    | MEAN, 2^-LOW … 2^HIGH                | OVER                    | 2^-OVER + 2^-25 / x |
+| logarithm     | MEAN, 2^-LOW … 2^HIGH                | MEAN                    | 2^-23 |
+| softplus      | ARG                                  | MEAN                    | 2^-23 |
+| log_sum       | ARG, up to 64 classes                | MEAN                    | 2^-22 |
 """
 
 from __future__ import annotations
@@ -84,20 +87,67 @@ async def reciprocal(ctx: RingContext, x: Tensor, low: int = -LOW, high: int = H
 
     1. x · 2^-k in [1/2, 1);  2. its inverse;  3. times 2^-k.
     """
+    near, down, _ = await _to_octave(ctx, x, low, high)
+    over: Tensor = await mul(ctx, await inverse(ctx, near, NEAR), down, MUL, NEAR + INNER - OVER)
+    return over
+
+
+async def _to_octave(ctx: RingContext, x: Tensor, low: int, high: int) -> tuple[Tensor, Tensor, Tensor]:
+    """[x · 2^-k] in [1/2, 1) with NEAR bits, [2^-k] with INNER bits, and [k], a whole number."""
     edges = list(range(low, high + 1))
     bits = (await ctx.sign(torch.stack([add_scalar(ctx, x, -(2.0**e), MEAN) for e in edges]))).bit
-    # 2^-(e+1) where e is the largest edge that is not above x; linear in the bits
+    # k = e + 1 where e is the largest edge that is not above x; linear in the bits
     powers = [round(2.0 ** (INNER - e - 1)) for e in edges]
     down = torch.zeros_like(x) + ctx.public(powers[0], x)
     for bit, before, after in zip(bits[1:], powers, powers[1:]):
         down = down + bit * (after - before)
     near = await mul(ctx, x, down, bits=MEAN + INNER - NEAR)
-    over: Tensor = await mul(ctx, await inverse(ctx, near, NEAR), down, MUL, NEAR + INNER - OVER)
-    return over
+    return near, down, bits[1:].sum(0) + ctx.public(low + 1, x)
+
+
+async def logarithm(ctx: RingContext, x: Tensor, low: int = -LOW, high: int = HIGH) -> Tensor:
+    """[log x] for 2^low ≤ x < 2^high: log(x · 2^-k) + k log 2."""
+    near, _, power = await _to_octave(ctx, x, low, high)
+    found: Tensor = await _log_octave(ctx, near) + power * round(math.log(2) * 2**MEAN)
+    return found
+
+
+async def _log_octave(ctx: RingContext, near: Tensor) -> Tensor:
+    """[log x], 1/2 ≤ x ≤ 1 with NEAR bits, by a polynomial of 4x − 3, which has INNER bits."""
+    t = add_scalar(ctx, near * 2 ** (2 + INNER - NEAR), -3.0, INNER)
+    found: Tensor = await polynomial(ctx, t, _fit_log(), INNER)
+    return await ctx.truncate(found, INNER - MEAN)
+
+
+async def softplus(ctx: RingContext, x: Tensor) -> Tensor:
+    """[log(1 + e^x)] = max(x, 0) + log(1 + e^−|x|)."""
+    positive = (await ctx.sign(x)).positive
+    least = add_scalar(ctx, x - 2 * positive, -CLAMP_LOW, ARG)  # 16 − |x|
+    e = await _power(ctx, add_scalar(ctx, (await ctx.sign(least)).positive, CLAMP_LOW, ARG))
+    # 1 + e with MEAN bits is (1 + e)/2 with one more: NEAR
+    half = await _log_octave(ctx, add_scalar(ctx, e, 1.0, MEAN))
+    found: Tensor = positive + add_scalar(ctx, half, math.log(2), MEAN)
+    return found
+
+
+async def log_sum(ctx: RingContext, x: Tensor) -> Tensor:
+    """[log Σ e^x] over the last dimension."""
+    top = await largest(ctx, x)
+    least = add_scalar(ctx, x - top.unsqueeze(-1), -CLAMP_LOW, ARG)
+    e = await _power(ctx, add_scalar(ctx, (await ctx.sign(least)).positive, CLAMP_LOW, ARG))
+    found: Tensor = top + await logarithm(ctx, e.sum(-1), 0, math.ceil(math.log2(x.shape[-1])))
+    return found
 
 
 @functools.cache
 def _fit() -> tuple[float, ...]:
     """e^t on −1 … 1/2 by Chebyshev interpolation; degree 10 has an error of 2^-37."""
     fit = np.polynomial.Chebyshev.interpolate(np.exp, 10, domain=[CLAMP_LOW / 16, CLAMP_HIGH / 16])
+    return tuple(float(c) for c in fit.convert(kind=np.polynomial.Polynomial).coef)
+
+
+@functools.cache
+def _fit_log() -> tuple[float, ...]:
+    """log((t + 3)/4) on −1 … 1 by Chebyshev interpolation; degree 12 has an error of 2^-35."""
+    fit = np.polynomial.Chebyshev.interpolate(lambda t: np.log((t + 3) / 4), 12)
     return tuple(float(c) for c in fit.convert(kind=np.polynomial.Polynomial).coef)

@@ -13,13 +13,13 @@ frame; `encode_parts` does not copy it.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import msgpack
 
 from ..errors import BadFrame, ProtocolError
-from .forms import ALIGN, Frame, Reader
+from .forms import ALIGN, Body, Frame, Pairs, Reader, Unexpected
 from .message import KINDS, Message
 
 MAGIC = b"TCT\x01"
@@ -28,6 +28,8 @@ _START = len(MAGIC) + 4
 _PAD = [bytes(n) for n in range(ALIGN)]
 # msgpack's: a list of two; a text of less than 32 bytes, its length in the lower five bits
 _PAIR, _SHORT = 0x92, 0xA0
+# a head of so many bytes is read in one call: its values, and what its lists claim, are then below 1 MB
+_SHORT_HEAD, _FEW = 1024, 128
 _KIND_BYTES = 512  # more than any class name: enough of the head to tell the kind
 
 
@@ -35,25 +37,38 @@ def encode_parts(message: Message, max_bytes: int = MAX_BYTES) -> list[bytes | m
     """Return the frame in pieces; tensors are views of their memory, so write them before they change."""
     body: list[Any] = []
     fields = {
-        name: form.pack(getattr(message, name), f"{message.kind}.{name}", body)
-        for name, form in message.forms.items()
+        name: form.pack(getattr(message, name), where, body)
+        for name, (form, where) in message.field_places.items()
     }
-    head = msgpack.packb([message.kind, fields])
-    parts: list[bytes | memoryview] = [
-        MAGIC,
-        len(head).to_bytes(4, "little"),
-        head,
-        _PAD[-(len(head)) % ALIGN],
-    ]
+    head = _pack([message.kind, fields])
+    n = len(head)
+    parts: list[bytes | memoryview] = [MAGIC, n.to_bytes(4, "little"), head]
+    size = _START + n + -n % ALIGN
+    if n % ALIGN:
+        parts.append(_PAD[-n % ALIGN])
     for piece in body:
-        parts += (piece, _PAD[-len(piece) % ALIGN])
-    size = sum(map(len, parts))
+        n = len(piece)
+        parts.append(piece)
+        if n % ALIGN:
+            parts.append(_PAD[-n % ALIGN])
+        size += n + -n % ALIGN
     if size > max_bytes:
         raise ProtocolError(
             f"{message.kind} takes {size} bytes, more than the {max_bytes} a frame may have. "
             "Send it in parts or raise max_bytes at all parties."
         )
     return parts
+
+
+def _pack(value: Any) -> bytes:
+    try:
+        return _PACKER.pack(value)  # type: ignore[no-any-return]
+    except Exception:
+        _PACKER.reset()
+        raise
+
+
+_PACKER = msgpack.Packer()  # one for all messages: making it takes longer than a short head
 
 
 def encode(message: Message, max_bytes: int = MAX_BYTES) -> bytes:
@@ -66,7 +81,7 @@ def _head(frame: Frame, max_bytes: int) -> tuple[memoryview, int]:
     view = memoryview(frame)
     if len(view) > max_bytes:
         raise BadFrame(f"a frame of {len(view)} bytes, more than the {max_bytes} allowed here.")
-    if len(view) < _START or view[: len(MAGIC)] != MAGIC:
+    if len(view) < _START or bytes(view[: len(MAGIC)]) != MAGIC:
         raise BadFrame(
             "these bytes are not a tacit frame. Does the other side run another program or version?"
         )
@@ -94,16 +109,13 @@ def _unpacker(data: memoryview) -> Any:
 
 def kind_of(frame: Frame, max_bytes: int = MAX_BYTES) -> str:
     """Return the kind a frame claims to be; nothing else is read."""
+    if type(frame) is bytes and frame.startswith(MAGIC) and _START + 2 < len(frame) <= max_bytes:
+        n, head = frame[_START + 1] - _SHORT, int.from_bytes(frame[4:_START], "little")
+        if frame[_START] == _PAIR and 0 <= n < 32 and n + 2 <= head <= len(frame) - _START:
+            name = frame[_START + 2 : _START + 2 + n]  # the common case: called for every arriving message
+            if name.isascii():
+                return name.decode()
     view, head = _head(frame, max_bytes)
-    if (
-        head > 2
-        and view[_START] == _PAIR
-        and view[_START + 1] & 0xE0 == _SHORT
-        and (n := view[_START + 1] & 0x1F) <= head - 2
-    ):
-        # the common case, read directly: this is called for every arriving message
-        with suppress(UnicodeDecodeError):
-            return str(view[_START + 2 : _START + 2 + n], "utf-8")
     return _kind(Reader(_unpacker(view[_START : _START + min(head, _KIND_BYTES)]), head, view, 0, False))
 
 
@@ -111,6 +123,49 @@ def _kind(reader: Reader) -> str:
     if reader.array("the frame") != 2:
         raise BadFrame("the frame's head must be a kind and its fields.")
     return reader.text("the kind")
+
+
+@lru_cache(64)  # vectors of one length have one head; nothing changes what was read
+def _read_head(head: bytes) -> tuple[Any, Any]:
+    """Return the kind and the fields of a short head; raise Unexpected if it has others."""
+    try:
+        kind, fields = msgpack.unpackb(
+            head,
+            object_pairs_hook=Pairs,
+            max_array_len=_FEW,
+            max_map_len=_FEW,
+            max_bin_len=0,
+            max_ext_len=0,
+        )
+    except Exception:  # msgpack's errors share no useful base class
+        raise Unexpected from None
+    return kind, fields
+
+
+def _take(
+    view: memoryview, head: int, expected: type[Message] | tuple[type[Message], ...] | None, reuse: bool
+) -> Message:
+    """Decode a frame whose head is short and as it should be; raise Unexpected for any other."""
+    start = _START + head
+    kind, fields = _read_head(bytes(view[_START:start]))
+    cls = None
+    if expected is None:
+        cls = KINDS.get(kind) if type(kind) is str else None
+    else:
+        for one in expected if isinstance(expected, tuple) else (expected,):
+            if one.kind == kind:
+                cls = one
+    if cls is None or type(fields) is not Pairs or len(fields) != len(cls.forms):
+        raise Unexpected
+    body, values = Body(view, start, reuse), {}
+    for name, value in fields:
+        form = cls.forms.get(name) if type(name) is str else None
+        if form is None or name in values:
+            raise Unexpected
+        values[name] = form.take(value, body)
+    if body.at != len(view):
+        raise Unexpected
+    return cls(**values)
 
 
 def decode(
@@ -128,6 +183,11 @@ def decode(
     if reuse and memoryview(frame).readonly:
         raise ProtocolError("decode(reuse=True) needs a writable frame; pass a bytearray.")
     view, head = _head(frame, max_bytes)
+    if head <= _SHORT_HEAD:  # read in one call
+        try:
+            return _take(view, head, expected, reuse)
+        except Unexpected:
+            pass  # and say why below
     start = _START + head
     reader = Reader(_unpacker(view[_START:start]), head, view, start, reuse)
     kind = _kind(reader)

@@ -117,10 +117,40 @@ class Reader:
         return self.view[start:end]
 
 
+class Unexpected(Exception):
+    """A short head is not what it should be: it is read again with `Reader`, which says why."""
+
+
+class Pairs(list[tuple[str, Any]]):
+    """A table of a head: its entries as they were sent, a key perhaps twice."""
+
+
+class Body:
+    """The body of a frame whose head was read as a whole; `at` is the position."""
+
+    def __init__(self, view: memoryview, at: int, reuse: bool):
+        self.view, self.at, self.reuse = view, at, reuse
+        self.piece(0)  # the head's padding
+
+    def piece(self, n: int) -> memoryview:
+        start, end = self.at, self.at + n
+        self.at = end + -end % ALIGN
+        if self.at > len(self.view) or (self.at > end and any(self.view[end : self.at])):
+            raise Unexpected
+        return self.view[start:end]
+
+
 class FieldType(ABC):
-    """One field type: its name in error messages, `pack` for the sender, `unpack` for the receiver."""
+    """One field type: its name in error messages, `pack` for the sender, `unpack` for the receiver.
+
+    `take` does what `unpack` does with a head that msgpack has read; it raises Unexpected for anything that
+    `unpack` refuses.
+    """
 
     name: str
+
+    @abstractmethod
+    def take(self, value: Any, body: Body) -> Any: ...
 
     @abstractmethod
     def pack(self, value: Any, where: str, body: list[Any]) -> Any: ...
@@ -171,6 +201,11 @@ class ScalarField(FieldType):
             raise BadFrame(f"{where} must be {self.name}, got {type(value).__name__}.")
         return value
 
+    def take(self, value: Any, body: Body) -> Any:
+        if type(value) not in self.types:
+            raise Unexpected
+        return value
+
 
 class BytesField(FieldType):
     name = "bytes"
@@ -190,6 +225,11 @@ class BytesField(FieldType):
             )
         return bytes(reader.piece(n, where, "this field"))
 
+    def take(self, value: Any, body: Body) -> bytes:
+        if type(value) is not int or value < 0:
+            raise Unexpected
+        return bytes(body.piece(value))
+
 
 def raw(tensor: Tensor) -> Tensor:
     """Return the bytes of a tensor, row by row: a view of its memory if contiguous on the CPU."""
@@ -199,10 +239,18 @@ def raw(tensor: Tensor) -> Tensor:
     return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
 
 
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous()
+
+
 class TensorField(FieldType):
     name = "Tensor"
 
     def pack(self, value: Any, where: str, body: list[Any]) -> list[Any]:
+        if type(value) is Tensor and value.dtype is torch.uint8 and value.ndim == 1 and _is_plain(value):
+            n = value.numel()  # most of what is sent, in fewer calls: a view of the tensor's memory
+            body.append(value.numpy().data if n else b"")
+            return ["uint8", n]
         if not isinstance(value, Tensor):
             raise self.refuse(value, where)
         dtype = NAMES.get(value.dtype)
@@ -249,6 +297,18 @@ class TensorField(FieldType):
             raise BadFrame(f"{where}: a bool tensor contains a byte that is neither 0 nor 1.")
         return tensor.reshape(shape)
 
+    def take(self, value: Any, body: Body) -> Tensor:
+        if type(value) is not list or len(value) != 2:  # other shapes than a vector are read with care
+            raise Unexpected
+        name, n = value
+        dtype = DTYPES.get(name) if type(name) is str else None
+        if dtype is None or dtype is torch.bool or type(n) is not int or n < 0:
+            raise Unexpected
+        data = body.piece(n * dtype.itemsize)
+        if n == 0:
+            return torch.empty(0, dtype=dtype)
+        return torch.frombuffer(data if body.reuse else bytearray(data), dtype=dtype)
+
 
 @dataclass(frozen=True)
 class OptionalField(FieldType):
@@ -266,6 +326,11 @@ class OptionalField(FieldType):
         if n > 1:
             raise BadFrame(f"{where} must be {self.name}, got {n} values.")
         return self.item.unpack(reader, where) if n else None
+
+    def take(self, value: Any, body: Body) -> Any:
+        if type(value) is not list or len(value) > 1:
+            raise Unexpected
+        return self.item.take(value[0], body) if value else None
 
 
 @dataclass(frozen=True)
@@ -286,6 +351,11 @@ class ListField(FieldType):
 
     def unpack(self, reader: Reader, where: str) -> Any:
         return self.make([self.item.unpack(reader, where) for _ in range(reader.array(where))])
+
+    def take(self, value: Any, body: Body) -> Any:
+        if type(value) is not list:
+            raise Unexpected
+        return self.make([self.item.take(v, body) for v in value])
 
 
 @dataclass(frozen=True)
@@ -308,6 +378,11 @@ class TupleField(FieldType):
         if n != len(self.items):
             raise BadFrame(f"{where} must be {self.name}, got {n} values.")
         return tuple(f.unpack(reader, where) for f in self.items)
+
+    def take(self, value: Any, body: Body) -> tuple[Any, ...]:
+        if type(value) is not list or len(value) != len(self.items):
+            raise Unexpected
+        return tuple(f.take(v, body) for f, v in zip(self.items, value))
 
 
 @dataclass(frozen=True)
@@ -335,6 +410,16 @@ class DictField(FieldType):
             if key in table:
                 raise BadFrame(f"{where} has the key {key!r:.80} twice.")
             table[key] = self.item.unpack(reader, where)
+        return table
+
+    def take(self, value: Any, body: Body) -> dict[str, Any]:
+        if type(value) is not Pairs:
+            raise Unexpected
+        table = {}
+        for key, v in value:
+            if type(key) is not str or key in table:
+                raise Unexpected
+            table[key] = self.item.take(v, body)
         return table
 
 

@@ -113,6 +113,15 @@ class Ledger:
         line[0] += count
         line[1] += bytes
 
+    def see(self, party: str, sender: str, kind: type[Message], size: int) -> None:
+        """As `record`, of one message that was executed."""
+        key: tuple[str, str, str, str, How] = party, sender, kind.kind, kind.reveals, "executed"
+        line = self._seen.get(key)
+        if line is None:
+            line = self._seen[key] = [0, 0]
+        line[0] += 1
+        line[1] += size
+
     def spend(self, spend: Spend) -> None:
         self.spent.append(spend)
 

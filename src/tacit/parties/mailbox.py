@@ -15,7 +15,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from ..errors import BadFrame
@@ -53,17 +53,20 @@ class Mailbox:
         self._blocked_sends: list[str] = []
         self._order = itertools.count()
 
-    def put(self, sender: str, scope: str, frame: Frame) -> None:
-        """Store a frame. Never raises: errors are raised when it is read."""
+    def put(self, sender: str, scope: str, frame: Frame, asked: bool = False) -> None:
+        """Store a frame. Never raises: errors are raised when it is read. `asked`: `fits` was just True."""
         is_new = self._is_new(scope, sender)
-        if sender != self.owner and not self._accepts(sender, scope, len(frame), is_new):
+        if not asked and sender != self.owner and not self._accepts(sender, scope, len(frame), is_new):
             self._drop(sender, len(frame))
             return
         kind: str | None = None
-        with suppress(BadFrame):
+        try:  # noqa: SIM105  # suppress takes longer than kind_of
             kind = kind_of(frame, self.max_bytes)
-        if kind in KINDS:
-            self.ledger.record(self.owner, sender, KINDS[kind], bytes=len(frame))
+        except BadFrame:
+            pass  # it is raised when the frame is read
+        known = KINDS.get(kind) if kind is not None else None
+        if known is not None:
+            self.ledger.see(self.owner, sender, known, len(frame))
         else:
             self.ledger.record(
                 self.owner, sender, "(unreadable)", "bytes that are no message known here", bytes=len(frame)
@@ -71,13 +74,18 @@ class Mailbox:
         if self.ended or (self._closed and self.closed(scope)):
             self.cancel(sender)
             return
-        self.quota.add(sender, _size(scope, len(frame)), 1, is_new)
-        self.cancel(sender)
-        self._queues.setdefault(scope, {}).setdefault(sender, deque()).append(
-            QueuedMessage(next(self._order), sender, kind, frame)
-        )
-        for watch in self._watches.get(scope, ()):
-            watch.notify(sender)
+        used = self.quota.add(sender, len(scope) + len(frame), 1, is_new)
+        if used.reserved is not None:
+            self.cancel(sender)
+        letter = QueuedMessage(next(self._order), sender, kind, frame)
+        if is_new:
+            self._queues.setdefault(scope, {})[sender] = deque((letter,))
+        else:
+            self._queues[scope][sender].append(letter)
+        watches = self._watches.get(scope)
+        if watches is not None:
+            for watch in watches:
+                watch.notify(sender)
 
     def pop(self, scope: str, sender: str) -> QueuedMessage | None:
         """Return the oldest message of this sender, if there is one."""
@@ -94,8 +102,9 @@ class Mailbox:
             del queues[sender]
             if not queues:
                 del self._queues[scope]
-        self.quota.add(sender, -_size(scope, len(letter.frame)), -1, -is_last)
-        self.ease()
+        self.quota.add(sender, -len(scope) - len(letter.frame), -1, -is_last)
+        if self.quota.held:
+            self.ease()
         return letter
 
     # --- limits ---------------------------------------------------------------------------------------------
@@ -222,6 +231,8 @@ class Mailbox:
         self.quota.held.clear()
 
     def closed(self, scope: str) -> bool:
+        if "/" not in scope:
+            return scope in self._closed
         parts = scope.split("/")
         return any("/".join(parts[:n]) in self._closed for n in range(1, len(parts) + 1))
 
@@ -234,9 +245,11 @@ class MailboxWatch:
 
     def __init__(self, box: Mailbox, scope: str, senders: Collection[str] | None, wants: Callable[[], str]):
         self.box, self.scope, self.senders, self.wants = box, scope, senders, wants
-        queues = box._queues.get(scope, {})
-        there = [s for s in queues if senders is None or s in senders]
-        self.news = deque(sorted(there, key=lambda s: queues[s][0].order))
+        queues = box._queues.get(scope)
+        self.news: deque[str] = deque()
+        if queues:
+            there = [s for s in queues if senders is None or s in senders]
+            self.news.extend(sorted(there, key=lambda s: queues[s][0].order))
         if box._dropped and senders is not None:
             self.news.extend(s for s in senders if s in box._dropped)
         self.expired = False

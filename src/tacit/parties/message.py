@@ -28,6 +28,7 @@ class Message:
     kind: ClassVar[str]
     reveals: ClassVar[str]
     forms: ClassVar[dict[str, FieldType]]
+    field_places: ClassVar[dict[str, tuple[FieldType, str]]]  # with the names of the fields in errors
 
     def __init_subclass__(cls, *, reveals: str = "", **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -53,12 +54,13 @@ class Message:
         hints = typing.get_type_hints(cls)
         names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for name in names:
-            if name in ("kind", "reveals", "forms"):
+            if name in ("kind", "reveals", "forms", "field_places"):
                 raise ProtocolError(
                     f"message {cls.__name__} has a field {name!r}, a name every message already uses. "
                     "Rename the field."
                 )
         cls.forms = {name: field_type_of(hints[name], f"{cls.__name__}.{name}") for name in names}
+        cls.field_places = {name: (form, f"{cls.kind}.{name}") for name, form in cls.forms.items()}
         KINDS[cls.__name__] = cls
 
     def __eq__(self, other: object) -> bool:

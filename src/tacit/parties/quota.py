@@ -118,7 +118,7 @@ class Quota:
         self.senders.clear()
         self.bytes = self.letters = 0
 
-    def add(self, sender: str, size: int, letters: int, scopes: int) -> None:
+    def add(self, sender: str, size: int, letters: int, scopes: int) -> Usage:
         """Count further unread messages; negative numbers: messages that were read or dropped."""
         used = self._of(sender)
         used.bytes += size
@@ -126,3 +126,4 @@ class Quota:
         used.scopes += scopes
         self.bytes += size
         self.letters += letters
+        return used

@@ -33,3 +33,19 @@ class SeededSecret(Secret):
     def bytes(self, n: int) -> builtins.bytes:
         self._drawn += 1
         return hashlib.shake_256(b"tacit seeded secret|%d|%s" % (self._drawn, self._seed)).digest(n)
+
+
+class StoredSecret(Secret):
+    """Bytes that follow from a random key which the party keeps on its own disk, in the order they are drawn.
+
+    A run that is stopped and resumed draws the same again, so that nothing is masked in two ways. Whoever
+    reads the key can undo every mask of the run: its file is the party's own.
+    """
+
+    def __init__(self, key: builtins.bytes):
+        self._key = key
+        self._drawn = 0
+
+    def bytes(self, n: int) -> builtins.bytes:
+        self._drawn += 1
+        return hashlib.shake_256(b"tacit stored secret|%d|" % self._drawn + self._key).digest(n)

@@ -14,8 +14,9 @@ first batches:
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,6 +121,74 @@ def check_alone(together: GradientPass, alone: GradientPass, row: int, rows: int
                 "it depends on the other rows (class weights in a mean, a mean over unmasked tokens) or on "
                 f"random numbers. {RECIPE}; pass class weights there, too, with weight=w."
             )
+
+
+def check_one_by_one(
+    ghost: GhostClipping, losses: Callable[[Sequence[int]], Tensor], rows: int, tolerance: float
+) -> None:
+    """Raise unless every example's gradient is separated from the others in its batch.
+
+    `losses(which)` runs the model on these of the `rows` examples. With the factor 1 for one example and 0
+    for the others, the clipped sum of the batch must be torch's gradient of that example alone.
+    """
+    alone = [_gradients(ghost, losses, [i]) for i in range(rows)]
+    largest = max(float(torch.stack([g.norm() for g in each]).norm()) for each in alone)
+    before = ghost.factors
+    try:
+        for i in range(rows):
+            ghost.factors = partial(_only, i, rows)
+            losses(range(rows)).sum().backward()
+            for name, found, own in zip(_names(ghost), ghost.take(), alone[i]):
+                if float((found - own).norm()) > tolerance * (float(own.norm()) + 0.1 * largest):
+                    raise BadParameter(
+                        f"DPSGD: the gradient of {name!r} for one example of a batch is not the gradient of "
+                        "that example alone, so it cannot be clipped. A layer is called in a way that hides "
+                        "whose each row is (examples are flattened, reordered or repeated before it), or "
+                        f"its weight {OUTSIDE}Use method='functional', or keep the batch on the first axis."
+                    )
+    finally:
+        ghost.factors = before
+        ghost.drop()
+
+
+def _only(i: int, rows: int, norms: Tensor) -> Tensor:
+    """Return the factor 1 for example i, and 0 for the others."""
+    if norms.shape[1] != rows:
+        raise BadParameter(
+            f"DPSGD: for {rows} examples, layers received {norms.shape[1]} rows, so whole examples cannot be "
+            "clipped. The model flattens its batch before a layer that is trained: keep one row per example "
+            "on the first axis, or use method='functional'."
+        )
+    factors = torch.zeros_like(norms)
+    factors[:, i] = 1
+    return factors
+
+
+def check_rows(ghost: GhostClipping, losses: Callable[[Sequence[int]], Tensor], rows: int) -> None:
+    """Raise unless trained layers receive one row for each example; for models that draw random numbers."""
+    before, ghost.factors = ghost.factors, partial(_only, 0, rows)
+    try:
+        losses(range(rows)).sum().backward()
+        ghost.take()
+    finally:
+        ghost.factors = before
+        ghost.drop()
+
+
+def _names(ghost: GhostClipping) -> list[str]:
+    known = {id(p): name for name, p in ghost.model.named_parameters()}
+    return [known[id(p)] for p in ghost.parameters]
+
+
+def _gradients(
+    ghost: GhostClipping, losses: Callable[[Sequence[int]], Tensor], which: Sequence[int]
+) -> list[Tensor]:
+    """Return torch's own gradients of these examples, without the hooks."""
+    with ghost.paused():
+        for p in ghost.parameters:
+            p.requires_grad_(True)
+        found = torch.autograd.grad(losses(which).sum(), ghost.parameters, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(ghost.parameters, found)]
 
 
 @contextmanager

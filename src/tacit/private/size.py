@@ -38,6 +38,10 @@ def noisy_count(rows: int, release: Release, source: Source) -> int:
     return max(1, (rows * UNITS + noise + UNITS // 2) // UNITS)
 
 
+# a random order of all rows is another one with one row more
+HELD_OUT = "ε is for the rows of the training set: it does not cover which rows were held out for evaluation."
+
+
 def describe_count(release: Release, units: str = "rows") -> str:
     """Describe a noisy count, for the ledger."""
     return (

@@ -9,7 +9,8 @@
 
 A program's coordinator is a function of the opened sums. A party therefore computes each next step itself,
 with the program that its owner agreed to, and answers only if the coordinator sends the same. Whole numbers
-must be equal; numbers may differ by rounding (machines solve equations in another order).
+must be equal; numbers may differ by rounding (machines solve equations in another order). The answer is to
+the party's own numbers: what a coordinator chooses within rounding has no effect.
 
 A coordinator could state another sum T' than it opened. So every vector x has tags under a key K that all
 parties have and the coordinator does not: t_u = ⟨r, x_u⟩ + s_u modulo a prime, with r and the pads s_u from K
@@ -152,8 +153,8 @@ class Checker:
         assert key is not None  # it was exchanged when the session began
         return np.concatenate([vector, make_tags(key, step, self.parties, self.name, vector)])
 
-    def check(self, step: int, down: Down) -> None:
-        """Raise unless the step follows from the sums opened before it."""
+    def check(self, step: int, down: Down) -> Down:
+        """Return what this party computes for the step; raise unless the coordinator sent the same."""
         if step:
             self._keep_sum(step - 1, down)
         while self.step < step:
@@ -174,6 +175,7 @@ class Checker:
         differ = find_difference(self.down, sent)
         if differ is not None:
             raise self._refuse(step, f"{differ!r} is not what follows")
+        return self.down
 
     def _keep_sum(self, step: int, down: Down) -> None:
         total = down[OPENED]

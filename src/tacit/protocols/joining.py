@@ -140,6 +140,9 @@ class Admission:
 
     `job(name)` is the offer to a client; `fits(name, ready)` returns why it cannot take part, or None; `note`
     logs events; `everyone`: the run needs all clients.
+
+    Over a network, `absence(name)` is for how many seconds a client that was connected has been disconnected.
+    A run that needs all clients waits `patience` seconds for one to come back; None: forever.
     """
 
     def __init__(
@@ -151,9 +154,12 @@ class Admission:
         fits: Callable[[str, Ready], str | None],
         note: Callable[[str], None],
         everyone: bool = False,
+        absence: Callable[[str], float] = lambda name: 0.0,
+        patience: float | None = None,
     ):
         self.me, self.scope, self.clients = me, me.scope(SCOPE), list(clients)
         self.version, self.job, self.fits, self.note, self.everyone = version, job, fits, note, everyone
+        self.absence, self.patience = absence, patience
         self.ready: dict[str, Ready] = {}
         self.busy: set[str] = set()
         self.refused: dict[str, str] = {}
@@ -285,6 +291,31 @@ class Admission:
         """Record that these clients missed a deadline: the next rounds do not wait for them."""
         self.overdue |= {n for n in names if n not in self.ready or n in self.busy}
 
+    def list_absent(self, names: Iterable[str]) -> list[str]:
+        """Return those of `names` that disconnected, where the run needs all; raise if one stays away."""
+        if not self.everyone:
+            return []
+        absent = {name: seconds for name in names if (seconds := self.absence(name)) > 0}
+        for name, seconds in absent.items():
+            if self.patience is not None and seconds > self.patience:
+                raise ProtocolError(
+                    f"party {name!r} has been disconnected for {seconds:.0f} s (--patience), and every sum "
+                    "is over all parties. Its process ended, or it lost its connection to the hub. When it "
+                    "can run again, start the same command at all parties: they resume after the last sum."
+                )
+        return list(absent)
+
+    async def wait_for_change(self) -> None:
+        """Return when a client joined, left or answered, or when it is time to look who is absent."""
+        if self.patience is None:
+            await self.changed.wait()
+            return
+        timer = self.me.clock.at(self.me.clock.now() + min(SOON, self.patience), self.changed.set)
+        try:
+            await self.changed.wait()
+        finally:
+            timer.cancel()
+
     async def wait_for_free(self, names: Sequence[str], need: int, within: float | None) -> list[str]:
         """Return those of `names` that can be asked, at least `need`, after `within` seconds at most.
 
@@ -294,7 +325,8 @@ class Admission:
         end = None if within is None else clock.now() + within
         began, last_note = clock.now(), ""
         while True:
-            free = [n for n in names if n in self.ready and n not in self.busy]
+            absent = self.list_absent(names)
+            free = [n for n in names if n in self.ready and n not in self.busy and n not in absent]
             missing = [
                 n
                 for n in names

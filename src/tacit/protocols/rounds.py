@@ -93,6 +93,7 @@ class Stop(Message, reveals="that the run is over"):
 
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 
 
 class ModelAssignment(NamedTuple):
@@ -477,9 +478,14 @@ async def server(
         await me.send(clients, Stop())
 
 
+async def _settle(answer: T | Awaitable[T]) -> T:
+    """Return an answer; wait for it if it is computed elsewhere, as by a training loop in another thread."""
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
 async def client(
     me: Party,
-    local: Callable[[int, Vectors], tuple[float, Vectors]],
+    local: Callable[[int, Vectors], tuple[float, Vectors] | Awaitable[tuple[float, Vectors]]],
     test: Callable[[int, Vectors], Vectors],
     server: str = "server",
     *,
@@ -502,7 +508,7 @@ async def client(
     kept_update: tuple[int, Upload] | None = None  # until the server has picked the best
 
     async def contribute(
-        message: Down | Test, add: SecretSum, make: Callable[[int, Vectors], Vectors]
+        message: Down | Test, add: SecretSum, make: Callable[[int, Vectors], Vectors | Awaitable[Vectors]]
     ) -> Any:
         """Take part in the requested hidden sum; return a message the server sent outside of it, if any."""
         if SESSION not in message.vectors:
@@ -519,18 +525,22 @@ async def client(
             if not consent.admit(KIND[message.kind], r, digests):
                 await scope_party.send(server, RoundSpent())
                 return None
+            mine = await _settle(make(r, vectors))
             return await run_sum(
                 me,
                 server,
                 add.client(
                     scope_party,
                     r,
-                    make(r, vectors),
+                    mine,
                     server,
                     digest_of_request(message, digests),
                     consent.commit(KIND[message.kind], r),
                 ),
             )
+
+    async def update(r: int, vectors: Vectors) -> Vectors:
+        return (await _settle(local(r, vectors)))[1]
 
     while True:
         message: Any = next_message if next_message is not None else await me.recv(server, *ASKS)
@@ -545,13 +555,13 @@ async def client(
             if add is None:
                 vectors = dict(message.vectors)
                 consent.admit("update", r, Digests(vectors))
-                up = Upload(*local(r, vectors))
+                up = Upload(*await _settle(local(r, vectors)))
                 kept_update = (r, up) if scores() else None
                 await me.scope(f"round {r}").send(
                     server, up if kept_update is None else Score(float(up.vectors[SCORE]))
                 )
             else:
-                next_message = await contribute(message, add, lambda r, vectors: local(r, vectors)[1])
+                next_message = await contribute(message, add, update)
         elif isinstance(message, Pick):
             if not scores():
                 raise ProtocolError(

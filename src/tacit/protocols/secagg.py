@@ -36,7 +36,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,8 @@ from .summing import (
     whether_included,
 )
 
+WORD = 64  # bits of a word that wraps around
+
 
 class AgreedSurvivors(Message, reveals="that a party received this list of survivors"):
     signature: bytes
@@ -97,6 +100,8 @@ class SecAggTerms(SumTerms):
         None, least=2, none=True, doc="with how many others a client masks; None: with all"
     )
     adversary: str = choice("curious", ("curious", "active"), doc="what the server may do")
+    # whether numbers are words modulo 2^64 (sum_steps.Packed), not within ±bound
+    modular: bool = field(default=False, kw_only=True)
 
     def check(self) -> None:
         if self.adversary == "active" and not self.threshold > 2 / 3:
@@ -115,9 +120,15 @@ class SecAggTerms(SumTerms):
                 "None against an active server, which could choose a client's neighbors",
             )
 
-    @property
+    def bound_to(self, sent: bytes) -> SecAggTerms:
+        """Return these terms, which were checked, for what was sent down."""
+        terms = object.__new__(SecAggTerms)  # dataclasses.replace takes ten times as long
+        terms.__dict__.update(self.__dict__, sent=sent)
+        return terms
+
+    @cached_property
     def width(self) -> int:
-        return ring.width_for(self.parties, self.bound)
+        return WORD if self.modular else ring.width_for(self.parties, self.bound)
 
     @property
     def shares(self) -> int:
@@ -130,18 +141,34 @@ class SecAggTerms(SumTerms):
 
     def context(self, me: Party) -> bytes:
         """Bind protocol, contract, terms, scope (it contains the round) and the digest of what was sent."""
-        return bind(
-            "tacit secagg 2",
-            self.federation,
-            me.tag,
-            self.parties,
-            self.length,
-            self.bound,
-            str(self.threshold),
-            str(self.neighbors),
-            self.adversary,
-            self.sent,
+        return self.context_in(me.tag)
+
+    def context_in(self, scope: str) -> bytes:
+        before, between, after = self.constant_context
+        return b"".join((before, bind(scope), between, bind(self.sent), after))
+
+    @cached_property
+    def constant_context(self) -> tuple[bytes, bytes, bytes]:
+        """What surrounds the scope and the digest in a context: the same in all sums under these terms."""
+        terms = (self.parties, self.length, self.bound, str(self.threshold), str(self.neighbors))
+        return (
+            bind("tacit secagg 2", self.federation),
+            bind(*terms, self.adversary),
+            bind("modular") if self.modular else b"",
         )
+
+    def encode(self, values: Tensor, name: str) -> np.ndarray:
+        """Return a party's integers as words of the ring, which the caller may change."""
+        return self.encode_numbers(values.numpy(), name)
+
+    def encode_numbers(self, numbers: np.ndarray, name: str) -> np.ndarray:
+        if len(numbers) != self.length:
+            raise BadData(
+                f"party {name!r} has {len(numbers)} numbers to add; the terms require {self.length}."
+            )
+        if not self.modular:
+            return ring.encode(numbers, self.width, self.bound)
+        return numbers.view(np.uint64).copy()
 
     def among(self, about: bytes, participants: Iterable[str]) -> bytes:
         """Return the context of the masks, which includes the participants.
@@ -175,11 +202,7 @@ async def client(
         terms.adversary == "active",
         identity or me.identity,
     )
-    vector = ring.encode(values.numpy(), terms.width, terms.bound)
-    if len(vector) != terms.length:
-        raise BadData(
-            f"party {me.name!r} has {len(vector)} numbers to add; the terms require {terms.length}."
-        )
+    vector = terms.encode(values, me.name)
     if active and identity is None:
         raise bad("SecAgg", "identity", None, "a signing key and all public keys, against an active server")
 

@@ -7,11 +7,11 @@
       |--- SessionUnknown() ----------------------------->|   instead, if u restarted since: a new session
 
     s_{u,v} = HKDF(X25519(x_u, X_v); contract, session, both names and keys)        once in a session
-    k_{u,v} = HMAC(s_{u,v}; "masks"),  an AES key                                    once in a session
-    c_{u,v} = HMAC(s_{u,v}; contract, step, what was sent down, parties), 16 bytes   once in a sum
+    k_{u,v}, r_{u,v} = HMAC(s_{u,v}; "masks"), HMAC(s_{u,v}; "counters")             once in a session
+    c_{u,v} = BLAKE3(r_{u,v}; contract, step, what was sent down, parties), 16 bytes once in a sum
     y_u = x_u + Σ_{v > u} PRG(k_{u,v}, c_{u,v}) − Σ_{v < u} PRG(k_{u,v}, c_{u,v})   modulo 2^width
 
-PRG(k, c) is AES-256 in counter mode from counter c on.
+PRG(k, c) is AES-256 in counter mode from counter c on; BLAKE3 is keyed, a pseudorandom function.
 
 The masks cancel in the sum over all parties and in no other. Nothing is ever revealed to unmask it, so there
 are no shares of secrets, and no self-mask b_u: Bonawitz et al. (secagg.py) need both because they open the
@@ -39,8 +39,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,8 @@ from torch import Tensor
 
 from ..crypto import prg, ring
 from ..crypto.agree import PUBLIC, KeyPair, bind
-from ..errors import BadData, ProtocolError
+from ..crypto.digest import keyed_hashes
+from ..errors import ProtocolError
 from ..parameters import bad
 from ..parties.message import Message
 from ..parties.party import Identity, Party
@@ -66,7 +68,7 @@ from .summing import (
     receive,
 )
 
-MASKS = b"tacit sum_of_all masks 1"  # never a context, which is a digest of 32 bytes
+MASKS, COUNTERS = b"tacit sum_of_all masks 2", b"tacit sum_of_all counters 2"
 
 
 class SessionUnknown(Message, reveals="that the party has no keys of this session: it was restarted"):
@@ -82,8 +84,31 @@ class Session:
     """What a party keeps between the sums of a session: the secret that it shares with each other party."""
 
     name: bytes = b""
-    secrets: dict[str, bytes] = field(default_factory=dict, repr=False)
-    streams: dict[str, Any] = field(default_factory=dict, repr=False)  # an encryptor for each of them
+    # of each other party: an encryptor of masks, the secret of its counters, and the sign
+    streams: list[tuple[Any, bytes, int]] = field(default_factory=list, repr=False)
+
+    def begin(self, name: bytes, about: bytes, me: str, own: KeyPair, keys: Mapping[str, bytes]) -> None:
+        """Derive the secrets of a session from the public keys of all parties."""
+        self.streams = []
+        for v, public in keys.items():
+            if v != me:
+                secret = own.agree(public, pair(bind(about, name), me, own.public, v, public))
+                stream = prg.aes(hmac.digest(secret, MASKS, "sha256"))
+                self.streams.append((stream, hmac.digest(secret, COUNTERS, "sha256"), sign(me, v)))
+        self.name = name
+
+    def mask(self, vector: np.ndarray, about: bytes, parties: Sequence[str], width: int) -> np.ndarray:
+        """Add the masks of one sum to a vector, in place."""
+        context, counters = mask_context(about, tuple(parties)), keyed_hashes()
+        masks = [
+            (stream, counters(context, key=secret).digest(prg.COUNTER), sign_)
+            for stream, secret, sign_ in self.streams
+        ]
+        return prg.mask_from(vector, masks, width)
+
+    def answer(self, vector: np.ndarray, about: bytes, parties: Sequence[str], width: int) -> MaskedVector:
+        """Mask a vector in place; return the message."""
+        return MaskedVector(torch.from_numpy(ring.pack(self.mask(vector, about, parties, width), width)))
 
 
 async def client(
@@ -98,16 +123,12 @@ async def client(
 ) -> None:
     """Take part in one sum. `begins`: the name of a new session, or None where `session` goes on."""
     identity = identity or me.identity
-    vector = ring.encode(values.numpy(), terms.width, terms.bound)
-    if len(vector) != terms.length:
-        raise BadData(
-            f"party {me.name!r} has {len(vector)} numbers to add; the terms require {terms.length}."
-        )
+    vector = terms.encode(values, me.name)
     if terms.adversary == "active" and identity is None:
         raise bad("SecAgg", "identity", None, "a signing key and all public keys, against an active server")
     about = terms.context(me)
     if begins is not None:
-        session.name, session.secrets, session.streams = b"", {}, {}
+        session.name, session.streams = b"", []
         own = KeyPair(me.secret.bytes(32))
         mine = await advertise(me, server, about, identity, own)
         keys = (await receive(me, server, RoundKeys)).keys
@@ -117,27 +138,33 @@ async def client(
                 f"party {me.name!r} received the keys of {', '.join(sorted(set(keys) - set(parties)))}, "
                 "which the contract does not name. It leaves the sum."
             )
-        session.secrets = {
-            v: own.agree(entry[0], pair(bind(about, begins), me.name, own.public, v, entry[0]))
-            for v, entry in keys.items()
-            if v != me.name
-        }
-        session.streams = {
-            v: prg.aes(hmac.digest(secret, MASKS, "sha256")) for v, secret in session.secrets.items()
-        }
-        session.name = begins
-    context = mask_context(about, parties)
-    masks = [
-        (session.streams[v], hmac.digest(secret, context, "sha256")[: prg.COUNTER], sign(me.name, v))
-        for v, secret in session.secrets.items()
-    ]
-    prg.mask_from(vector, masks, terms.width)
-    await me.send(server, MaskedVector(torch.from_numpy(ring.pack(vector, terms.width))))
+        session.begin(begins, about, me.name, own, {v: entry[0] for v, entry in keys.items()})
+    await me.send(server, session.answer(vector, about, parties, terms.width))
 
 
-def mask_context(about: bytes, parties: Sequence[str]) -> bytes:
+async def continue_session(
+    me: Party,
+    tag: str,
+    values: np.ndarray,
+    terms: SecAggTerms,
+    parties: Sequence[str],
+    session: Session,
+    server: str = "server",
+) -> None:
+    """Take part in one sum of a session that goes on, in the scope `tag`: send one message, await none."""
+    vector = terms.encode_numbers(values, me.name)
+    about = terms.context_in(me.full_tag(tag))
+    await me.send_alone(tag, server, session.answer(vector, about, parties, terms.width))
+
+
+def mask_context(about: bytes, parties: tuple[str, ...]) -> bytes:
     """Return what the masks of a sum are bound to, as a digest."""
-    return hashlib.sha256(bind(about, "participants", *sorted(parties))).digest()
+    return hashlib.sha256(bind(about) + _bind_names(parties)).digest()
+
+
+@lru_cache(64)
+def _bind_names(parties: tuple[str, ...]) -> bytes:
+    return bind("participants", *sorted(parties))
 
 
 async def server(

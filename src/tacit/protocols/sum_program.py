@@ -18,6 +18,7 @@ learn what is sent down, which follows from earlier sums. Every sum is bound to 
 everything sent down. A party answers steps in order, each with one vector: what it sent is kept (`Answers`)
 and sent again if the step is repeated, and a step that is asked with other vectors is refused. The steps of a
 `Chained` program repeat what the earlier ones were sent, and one that repeats something else is refused.
+Within a session a step is sent only what was added to the vectors of the step before (step_vectors.py).
 What a program asks once (`AsksOnce`) is refused in a second step. Where the rules say `checked`, a party is
 sent every opened sum and answers only the step that follows from it (checked_sums.py).
 
@@ -36,15 +37,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..crypto.digest import Digests
 from ..errors import BadData, ProtocolError, QueryRefused, SumAborted, TacitError
 from ..parameters import check, choice, flag, real, whole
 from ..parties.message import Message
@@ -53,7 +53,8 @@ from .checked_sums import OPENED, TAGS, Checker, Checks
 from .consent import Commitment, OneSum
 from .joining import shown
 from .rounds import run_sum
-from .sum_steps import AsksOnce, Chained, R, T
+from .step_vectors import StepVectors, shorten
+from .sum_steps import AsksOnce, Chained, Packed, R, T, count_words, implements
 from .sum_steps import Down as Down
 from .sum_steps import SumProgram as SumProgram
 from .sum_steps import ideal as ideal
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from .joining import Admission
 
 SESSION_BYTES = 8
+KEPT_BYTES = 1 << 16  # of answers besides the last two: memory that is used again stays in the cache
 
 
 # the messages -----------------------------------------------------------------------------------------------
@@ -77,6 +79,7 @@ class SumStep(
     session: bytes  # of this attempt; it is in the scope of its messages
     keys: bytes  # the session in which the keys of the masks were exchanged; this one: they are now
     vectors: dict[str, Tensor]
+    kept: dict[str, int] = field(default_factory=dict)  # what they continue (step_vectors.py)
 
 
 class SumRefused(Message, reveals="that a party does not answer a step, in a fixed sentence"):
@@ -111,30 +114,38 @@ class SumRules:
     tries: int = whole(3, least=1, doc="how often a sum is tried before the program fails")
     checked: bool = flag(False, doc="whether parties answer only steps that follow from the sums before")
 
-    def terms(self, length: int, bound: int, sent: bytes) -> secagg.SecAggTerms:
-        _check_terms(self, length, bound)
-        return _make_terms(self, length, bound, sent)
+    def terms(self, length: int, bound: int, sent: bytes, modular: bool = False) -> secagg.SecAggTerms:
+        """Return the terms of one sum; `modular`: of words, not of numbers (sum_steps.Packed)."""
+        key, known = (length, bound, modular), self._known
+        if key not in known:
+            if len(known) >= 1024:  # a program has few lengths
+                known.clear()
+            known[key] = _make_terms(self, length, bound, modular)
+        return known[key].bound_to(sent)
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, int, bool], secagg.SecAggTerms]:
+        """Terms by length, bound and kind of numbers: hashing these rules takes as long as the rest."""
+        return {}
 
 
-def _make_terms(rules: SumRules, length: int, bound: int, sent: bytes) -> secagg.SecAggTerms:
-    return secagg.SecAggTerms(
+def _make_terms(rules: SumRules, length: int, bound: int, modular: bool) -> secagg.SecAggTerms:
+    terms = secagg.SecAggTerms(
         rules.contract,
         len(rules.parties),
         length + TAGS * rules.checked,
         bound,
         rules.threshold,
         adversary=rules.adversary,
-        sent=sent,
+        modular=modular,
     )
-
-
-@lru_cache(1024)  # what was sent down is not checked, and a program has few lengths
-def _check_terms(rules: SumRules, length: int, bound: int) -> None:
-    check(_make_terms(rules, length, bound, b""))
+    assert check(terms).width  # computed here, once, as is what their contexts have in common
+    assert terms.constant_context
+    return terms
 
 
 def digest_of_step(step: int, vectors: Down) -> bytes:
-    return Digests(vectors).of(None, "SumStep", str(step))
+    return StepVectors().digest(step, vectors)
 
 
 # a party ----------------------------------------------------------------------------------------------------
@@ -157,20 +168,40 @@ class Answers(Protocol):
 
 
 class KeptAnswers:
-    """Answers in memory, for a program that lives as long as its run."""
+    """Answers in memory, for a program that lives as long as its run.
+
+    A coordinator repeats its last step, if any, so only the last vectors are kept, up to `KEPT_BYTES`.
+    """
 
     def __init__(self) -> None:
-        self.answers: dict[int, tuple[bytes, np.ndarray]] = {}
+        self.answers: dict[int, tuple[bytes, np.ndarray | None]] = {}
+        self._bytes, self._oldest = 0, 0  # of the vectors that are kept
         self.sums: dict[int, OneSum] = {}
         self.asked: set[str] = set()
         self.opened: dict[int, np.ndarray] = {}
         self.key: bytes | None = None
 
     def find(self, step: int) -> tuple[bytes, np.ndarray] | None:
-        return self.answers.get(step)
+        entry = self.answers.get(step)
+        if entry is None:
+            return None
+        sent, vector = entry
+        if vector is None:
+            raise ProtocolError(
+                f"the coordinator asks for step {step + 1} again after later steps, and the answer is no "
+                "longer kept. Nothing was sent."
+            )
+        return sent, vector
 
     def keep(self, step: int, sent: bytes, vector: np.ndarray, once: str | None = None) -> None:
         self.answers[step] = sent, vector
+        self._bytes += vector.nbytes
+        while self._bytes > KEPT_BYTES and self._oldest < step - 1:
+            sent_then, old = self.answers.get(self._oldest, (b"", None))
+            if old is not None:
+                self.answers[self._oldest] = sent_then, None
+                self._bytes -= old.nbytes
+            self._oldest += 1
         if once is not None:
             self.asked.add(once)
 
@@ -210,7 +241,7 @@ async def client(
     allow is refused: the coordinator gets a fixed sentence and the error is raised here.
     """
     answers = answers if answers is not None else KeptAnswers()
-    session = sum_of_all.Session()
+    session, last = sum_of_all.Session(), StepVectors()
     checker = None
     if rules.checked:
         assert isinstance(answers, Checks)
@@ -223,25 +254,37 @@ async def client(
         if isinstance(message, SumsOver):
             return dict(message.vectors)
         step = message.step
-        try:
-            sent, vector = _answer(me.name, program, table, answers, message, checker)
-            terms = rules.terms(len(vector), program.bound, sent)
+        begins = message.keys if message.keys == message.session else None
+        if rules.threshold == 1 and begins is None and message.keys != session.name:
             with me.scope(_tag(message)) as scope:
-                begins = message.keys if message.keys == message.session else None
-                if rules.threshold == 1 and begins is None and message.keys != session.name:
-                    await scope.send(server, sum_of_all.SessionUnknown())
-                    message = None
-                    continue
-                work: Coroutine[Any, Any, Any]
-                if rules.threshold == 1:
-                    work = _add(scope, step, vector, terms, rules, session, begins, identity, server, checker)
-                else:
-                    values = torch.from_numpy(vector)
-                    work = secagg.client(scope, values, terms, identity, server, answers.commit(step))
-                if rules.threshold == 1 and begins is None:
-                    # one message and no answer to wait for: nothing that a restarted server could interrupt
-                    message = await work
-                else:
+                await scope.send(server, sum_of_all.SessionUnknown())
+            message = None
+            continue
+        try:
+            if message.kept:
+                whole = last.restore(message.vectors, message.kept)
+                message = SumStep(step, message.session, message.keys, whole)
+            last.vectors = message.vectors
+            sent, vector = _answer(me.name, program, table, answers, message, checker, last)
+            packed = checker is None and count_words(program, step, message.vectors) is not None
+            terms = rules.terms(len(vector), program.bound, sent, packed)
+            if rules.threshold == 1 and begins is None:
+                # one message and no answer to wait for: nothing that a restarted server could interrupt
+                tagged = vector if checker is None else checker.tag(step, vector)
+                await sum_of_all.continue_session(
+                    me, _tag(message), tagged, terms, rules.parties, session, server
+                )
+                message = None
+            else:
+                with me.scope(_tag(message)) as scope:
+                    work: Coroutine[Any, Any, Any]
+                    if begins is not None and rules.threshold == 1:
+                        work = _begin(
+                            scope, step, vector, terms, rules, session, begins, identity, server, checker
+                        )
+                    else:
+                        values = torch.from_numpy(vector)
+                        work = secagg.client(scope, values, terms, identity, server, answers.commit(step))
                     message = await run_sum(me, server, work, ASKS)
         except TacitError as error:
             await me.send(server, SumRefused(step, error.outside))
@@ -249,22 +292,21 @@ async def client(
         answered(step)
 
 
-async def _add(
+async def _begin(
     scope: Party,
     step: int,
     vector: np.ndarray,
     terms: secagg.SecAggTerms,
     rules: SumRules,
     session: sum_of_all.Session,
-    begins: bytes | None,
+    begins: bytes,
     identity: Identity | None,
     server: str,
     checker: Checker | None,
 ) -> None:
-    """Take part in a sum over all parties, with tags where parties check sums."""
+    """Take part in the first sum of a session, with tags where parties check sums."""
     if checker is not None:
-        if begins is not None:
-            await checker.exchange_key(scope)
+        await checker.exchange_key(scope)
         vector = checker.tag(step, vector)
     values = torch.from_numpy(vector)
     await sum_of_all.client(scope, values, terms, rules.parties, session, begins, identity, server)
@@ -277,10 +319,11 @@ def _answer(
     answers: Answers,
     message: SumStep,
     checker: Checker | None = None,
+    last: StepVectors | None = None,
 ) -> tuple[bytes, np.ndarray]:
     """Return the digest of the request and the vector that answers it: the kept one, if there is one."""
-    step, sent_down = message.step, dict(message.vectors)
-    down = {k: v for k, v in sent_down.items() if checker is None or k != OPENED}
+    step, sent_down = message.step, message.vectors
+    down = sent_down if checker is None else {k: v for k, v in sent_down.items() if k != OPENED}
     if not 0 <= step < program.max_steps:
         raise ProtocolError(
             f"the coordinator asks {name!r} for step {step + 1}; the agreed program has {program.max_steps} "
@@ -288,7 +331,7 @@ def _answer(
         )
     if not len(message.session) == len(message.keys) == SESSION_BYTES:
         raise ProtocolError(f"the session of a sum has {len(message.session)} bytes, not {SESSION_BYTES}.")
-    sent, kept = digest_of_step(step, sent_down), answers.find(step)
+    sent, kept = (last or StepVectors()).digest(step, sent_down), answers.find(step)
     if kept is not None:
         if kept[0] != sent:
             raise ProtocolError(
@@ -302,20 +345,24 @@ def _answer(
             f"the coordinator asks {name!r} for step {step + 1} before step {step}. Nothing was sent."
         )
     try:
-        if checker is not None:
-            checker.check(step, sent_down)
+        computed = down if checker is None else checker.check(step, sent_down)
         follows = (
             before is None
-            or not _implements(type(program), Chained)
+            or not implements(type(program), Chained)
             or before[0] == digest_of_step(step - 1, cast(Chained, program).preceding(step, down))
         )
-        once = cast(AsksOnce, program).once(down) if _implements(type(program), AsksOnce) else None
+        once = cast(AsksOnce, program).once(computed) if implements(type(program), AsksOnce) else None
         if once is not None and answers.has_asked(once):
             raise ProtocolError(
                 f"the coordinator asks {name!r} in step {step + 1} for what it has answered ({once}), and "
                 "the agreed program asks that once. Nothing was sent."
             )
-        length, vector = program.length(step, down), program.local(step, table, down)
+        length = None if checker is not None else count_words(program, step, down)
+        packed = length is not None
+        if length is not None:
+            vector = cast(Packed, program).local_words(step, table, down)
+        else:
+            length, vector = program.length(step, computed), program.local(step, table, computed)
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, TacitError):
             raise
@@ -334,18 +381,12 @@ def _answer(
             f"{name!r} would answer step {step + 1} with {vector.shape} numbers; the program declares "
             f"{length}."
         )
-    if len(vector) and max(int(vector.max()), -int(vector.min())) > program.bound:
+    if not packed and len(vector) and max(int(vector.max()), -int(vector.min())) > program.bound:
         raise BadData(
             f"{name!r} would answer step {step + 1} with a number outside ±{program.bound}, the agreed range."
         )
     answers.keep(step, sent, vector, once)
     return sent, vector
-
-
-@cache
-def _implements(kind: type, protocol: Any) -> bool:
-    """Whether a program has the methods of a protocol; isinstance looks at all of them every time."""
-    return issubclass(kind, protocol)
 
 
 def _tag(message: SumStep) -> str:
@@ -402,8 +443,11 @@ async def _coordinate(
             outcome = await _sum(me, program, rules, step, down, remaining, keys, admission, aborted)
             total, remaining = outcome.total.numpy(), [p for p in remaining if p in outcome.included]
             opened(step, total, remaining)
+        numbers = total[: len(total) - TAGS * rules.checked]
+        if not rules.checked and count_words(program, step, down) is not None:
+            numbers = cast(Packed, program).unpack(step, down, total)
         try:
-            down = dict(steps.send(total[: len(total) - TAGS * rules.checked]))
+            down = dict(steps.send(numbers))
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
     raise AssertionError(f"the program has more than its {program.max_steps} steps")
@@ -411,9 +455,10 @@ async def _coordinate(
 
 @dataclass
 class _Keys:
-    """The session whose keys all parties have; None: the next sum begins one."""
+    """The session whose keys all parties have; None: the next sum begins one. `last`: what they were sent."""
 
     session: bytes | None = None
+    last: StepVectors = field(default_factory=StepVectors)
 
 
 async def _sum(
@@ -428,7 +473,9 @@ async def _sum(
     aborted: Callable[[int, str], None],
 ) -> SumOutcome:
     """Return the sum of one step. A party that restarts begins it again; an aborted sum is tried again."""
-    terms = rules.terms(program.length(step, vectors), program.bound, digest_of_step(step, vectors))
+    words = None if rules.checked else count_words(program, step, vectors)
+    length = program.length(step, vectors) if words is None else words
+    terms = rules.terms(length, program.bound, keys.last.digest(step, vectors), words is not None)
     tries = 0
     while True:
         present = names
@@ -440,6 +487,9 @@ async def _sum(
         session, known = me.secret.bytes(SESSION_BYTES), keys.session
         keys.session = None  # until this sum has succeeded
         message = SumStep(step, session, session if known is None else known, vectors)
+        if known is not None:
+            shorter, kept = shorten(keys.last.vectors, vectors)
+            message = SumStep(step, session, known, shorter, kept)
         with me.scope(_tag(message)) as scope:
             await me.send(present, message)
             if admission is not None:
@@ -458,7 +508,7 @@ async def _sum(
                 if work.done():
                     outcome = work.result()
                     if rules.threshold == 1:
-                        keys.session = message.keys
+                        keys.session, keys.last.vectors = message.keys, vectors
                     return outcome
                 why = refusal.result() if refusal.done() else restart.result()
                 await scope.send(present, RoundOver(True, why))
@@ -468,7 +518,8 @@ async def _sum(
             except sum_of_all.SessionLost as lost:
                 aborted(step, str(lost))
             except SumAborted as error:
-                tries += 1
+                # a party that is disconnected is awaited for the admission's patience, not for so many tries
+                tries += admission is None or not admission.list_absent(present)
                 aborted(step, str(error))
                 if error.spent or tries == rules.tries:
                     raise
@@ -486,7 +537,7 @@ async def _refusal(me: Party, names: Sequence[str]) -> str:
 
 
 async def _restart(names: Sequence[str], admission: Admission | None) -> str:
-    """Wait until one of these parties has restarted, or cannot take part any more."""
+    """Wait until one of these parties has restarted; raise if it cannot take part any more or stays away."""
     if admission is None:
         await asyncio.Event().wait()
     assert admission is not None
@@ -497,4 +548,5 @@ async def _restart(names: Sequence[str], admission: Admission | None) -> str:
                 return f"party {name!r} restarted; the sum begins again"
             if name in admission.refused:
                 raise ProtocolError(f"the program cannot go on: {name!r}: {admission.refused[name]}")
-        await admission.changed.wait()
+        admission.list_absent(names)
+        await admission.wait_for_change()

@@ -7,7 +7,8 @@ simulation runs without them.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from typing import ClassVar, Protocol, TypeVar, runtime_checkable
+from functools import cache
+from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from torch import Tensor
@@ -48,6 +49,24 @@ class Chained(Protocol):
 
 
 @runtime_checkable
+class Packed(Protocol):
+    """A program whose vectors are added as fewer words of 64 bits, several numbers in a word.
+
+    Words are added modulo 2^64. The sum of the words is a function of the sum of the vectors, so it shows no
+    more than that.
+    """
+
+    def words(self, step: int, down: Down) -> int | None:
+        """Return how many words a party contributes to this step; None: its numbers, one by one."""
+
+    def local_words(self, step: int, table: Any, down: Down) -> np.ndarray:
+        """Return the words of what `local` returns: a vector of int64."""
+
+    def unpack(self, step: int, down: Down, total: np.ndarray) -> np.ndarray:
+        """Return the sum of the vectors from the sum of the words."""
+
+
+@runtime_checkable
 class AsksOnce(Protocol):
     """A program with questions that a party answers in one step only, whatever the coordinator sends."""
 
@@ -60,6 +79,17 @@ class Repeatable(Protocol):
     """A program whose coordinator is a function of the sums alone: parties repeat it (checked_sums.py)."""
 
     is_repeatable: ClassVar[bool]
+
+
+def count_words(program: SumProgram[Any, Any], step: int, down: Down) -> int | None:
+    """Return how many words the vectors of this step are added as; None: their numbers are, one by one."""
+    return cast(Packed, program).words(step, down) if implements(type(program), Packed) else None
+
+
+@cache
+def implements(kind: type, protocol: Any) -> bool:
+    """Whether a program has the methods of a protocol; isinstance looks at all of them every time."""
+    return issubclass(kind, protocol)
 
 
 def ideal(program: SumProgram[T, R], tables: Mapping[str, T]) -> R:

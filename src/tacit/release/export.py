@@ -45,6 +45,18 @@ def export(
     file = Path(path)
     if file.suffix.lower() not in ENDINGS:
         raise BadParameter(f"export: {file} must end in .onnx or .pt2, which determines the format.")
+    if release.loss or (release.is_regression and release.outputs > 1):
+        raise BadParameter(
+            "export: files are written for models of classes and of one number, whose outputs mean the same "
+            f"everywhere; this one has {release.outputs} outputs"
+            + (f" and the loss {release.loss!r}" if release.loss else "")
+            + ". Export run.model itself: torch.onnx.export(run.model, …)."
+        )
+    if release.inputs is not None:
+        raise BadParameter(
+            "export: files are written for models of one input, and this one has several: "
+            f"{', '.join(release.inputs['parts'])}. Export run.model itself: torch.onnx.export(run.model, …)."
+        )
     check_free(file, force, ())
     is_encoded = encoded or release.pipeline is None
     scorer = Scorer(release, module).eval()

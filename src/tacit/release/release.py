@@ -8,7 +8,8 @@ A run directory holds it as `pipeline.json`, beside `model.safetensors`:
     pipeline    `data.Pipeline.to_dict()`: columns, categories, statistics, label names, threshold; null
                 if the rows did not come from a table
     labels      names of the classes; empty for a regression
-    metadata    what the writer adds (the run, the party)
+    metadata    what the writer adds (the run, the party); `reading`: separator, decimal and encoding of the
+                files it was trained on, where the job declares them
     sha256      digest of model.safetensors; null until the model is trained
 
 It is written before training starts, without the digest, and again with it when the model is there. No file
@@ -20,14 +21,17 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .. import models
+from ..data.inputs import is_outline, outline_of
 from ..errors import BadData, BadJob, BadParameter, BadRun
 from ..files import write_atomic
 from ..parameters import from_table
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
 
 FILE = "pipeline.json"
 FORMAT = "tacit pipeline 1"
+READING = ("separator", "decimal", "encoding")  # keys of [data]
 MOST_OUTPUTS = 100_000  # classes of a model; a larger number in a file is damage or an attack
 DAMAGED = "It was modified or damaged after it was written. Restore it from a copy."
 
@@ -73,16 +78,29 @@ class Release:
         if pipeline is not None and threshold is not None:
             pipeline = dataclasses.replace(pipeline, threshold=threshold)
         labels = fed.labels or tuple(str(c) for c in range(classes or 0))
+        if not isinstance(fed.rows.x, Tensor):
+            metadata["inputs"] = outline_of(fed.rows.x)
         return cls(
             models.name_of(model),
             spec_of(model),
             tuple(fed.rows.x.shape[1:]),
-            classes or 1,
+            classes or max(1, math.prod(fed.rows.y.shape[1:])),
             pipeline.labels if pipeline is not None and pipeline.labels else labels,
             not fed.rows.x.is_floating_point(),
             pipeline,
             metadata,
         )
+
+    @property
+    def loss(self) -> str:
+        """The loss of the run, by which outputs are read; empty: cross-entropy or squared error."""
+        return str(self.metadata.get("loss", ""))
+
+    @property
+    def inputs(self) -> dict[str, Any] | None:
+        """What a row is, if the model has several inputs: `outline_of` them."""
+        found = self.metadata.get("inputs")
+        return found if isinstance(found, dict) else None
 
     @property
     def is_regression(self) -> bool:
@@ -123,6 +141,8 @@ class Release:
                 or type(model["tokens"]) is not bool
                 or not (spec is None or isinstance(spec, dict))
                 or not isinstance(metadata, dict)
+                or not isinstance(metadata.get("reading", {}), dict)
+                or not ("inputs" not in metadata or is_outline(metadata["inputs"]))
                 or not all(isinstance(label, str) for label in (model["name"], *labels))
                 or (labels and len(labels) != outputs)
             ):
@@ -186,6 +206,12 @@ def spec_of(model: Any) -> dict[str, Any] | None:
     if isinstance(model, str):
         return {"name": model} if model in models.ALL else None
     return models.table_of(model) if type(model) in models.ALL.values() else None
+
+
+def reading_of(data: Mapping[str, Any] | None) -> dict[str, dict[str, str]]:
+    """Return how files are read that are like those of a job, as metadata; empty if [data] does not say."""
+    found = {key: str(data[key]) for key in READING if data and data.get(key)}
+    return {"reading": found} if found else {}
 
 
 def write_release(

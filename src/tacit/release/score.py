@@ -16,9 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..data.arrays import has_several, to_inputs
 from ..data.cells import float_texts, to_text
+from ..data.inputs import Inputs, outline_of
 from ..data.recipe import OTHER
 from ..data.table_files import NULLS
+from ..engine.calling import call
 from ..errors import BadData, BadRun
 from ..parameters import bad, nearest
 
@@ -41,7 +44,8 @@ def score(release: Release, module: nn.Module, rows: Any, threshold: float | Non
     threshold = check_threshold(release, threshold)
     notes: list[str] = []
     if release.pipeline is None:
-        x, index = _encoded(release, rows), pd.RangeIndex(len(rows))
+        x = _encoded(release, rows)
+        index = pd.RangeIndex(len(x))
     else:
         frame, notes = select_columns(release.pipeline, rows)
         recipe = release.pipeline.recipe
@@ -179,17 +183,17 @@ def _as_category(value: Any, known: set[str]) -> Any:
     return word if word in known else value
 
 
-def evaluate(release: Release, module: nn.Module, x: Tensor) -> Tensor:
+def evaluate(release: Release, module: nn.Module, x: Tensor | Inputs) -> Tensor:
     """Return the model's outputs for encoded rows: logits, or the numbers of a regression."""
     module = ready(release, module)
-    if x.is_floating_point() and release.spec is not None:
+    if isinstance(x, Tensor) and x.is_floating_point() and release.spec is not None:
         x = x.double()
     parts = []
     with torch.no_grad():
         for part in x.split(ROWS):
-            out = module(part)
-            if out.dim() == 1:
-                out = out[:, None]
+            out = call(module, part)
+            if out.dim() == 1 or release.is_regression:
+                out = out.reshape(len(part), -1)
             if out.shape != (len(part), release.outputs):
                 raise BadRun(
                     f"predict: the model returns {tuple(out.shape[1:])} numbers for a row, and "
@@ -213,6 +217,8 @@ def ready(release: Release, module: nn.Module) -> nn.Module:
 
 def decode(release: Release, outputs: Tensor, threshold: float | None) -> dict[str, Any]:
     """Return the columns of the answer: probabilities and predicted labels, or predicted numbers."""
+    if release.loss or outputs.dim() > 2 or (release.is_regression and outputs.shape[1:] != (1,)):
+        return _decode_others(release, outputs)
     if release.is_regression:
         mean, std = (0.0, 1.0) if release.pipeline is None else release.pipeline.target
         return {"prediction": (outputs[:, 0] * std + mean).numpy()}
@@ -220,6 +226,26 @@ def decode(release: Release, outputs: Tensor, threshold: float | None) -> dict[s
     best = p.argmax(1) if threshold is None else (p[:, 1] >= threshold).astype(np.int64)
     labels = np.array(release.labels, dtype=object)
     return {**{f"p({label})": p[:, k] for k, label in enumerate(labels)}, "prediction": labels[best]}
+
+
+def _decode_others(release: Release, outputs: Tensor) -> dict[str, Any]:
+    """Return a column for each output: probabilities of labels, rates, or what the model returns.
+
+    Outputs of an own loss are shown as they are, with the largest of the classes as the prediction.
+    """
+    mean, std = (0.0, 1.0) if release.pipeline is None else release.pipeline.target
+    if release.labels and outputs.dim() == 2:
+        best = np.array(release.labels, dtype=object)[outputs.argmax(1).numpy()]
+        names = [f"output({label})" for label in release.labels]
+        return {**dict(zip(names, outputs.T.numpy())), "prediction": best}
+    flat = outputs.reshape(len(outputs), -1)
+    if release.loss == "bce":
+        return {f"p({k})": v for k, v in enumerate(torch.sigmoid(flat).T.numpy())}
+    if release.loss == "poisson":
+        flat = flat.exp()
+    elif release.is_regression:
+        flat = flat * std + mean
+    return {"prediction" if flat.shape[1] == 1 else f"output {k}": v for k, v in enumerate(flat.T.numpy())}
 
 
 def check_threshold(release: Release, threshold: Any) -> float | None:
@@ -233,10 +259,12 @@ def check_threshold(release: Release, threshold: Any) -> float | None:
     return float(threshold)
 
 
-def _encoded(release: Release, rows: Any) -> Tensor:
+def _encoded(release: Release, rows: Any) -> Tensor | Inputs:
     """Return encoded rows as a tensor: the data of the run did not come from a table."""
     import pandas as pd
 
+    if release.inputs is not None and set(release.inputs["parts"]) != {""}:
+        return _several(release.inputs, rows)
     if isinstance(rows, pd.DataFrame):
         raise BadData(
             "predict: this run has no pipeline for a table: its data were arrays, or each party scaled its "
@@ -250,3 +278,16 @@ def _encoded(release: Release, rows: Any) -> Tensor:
         must_be = f"an array of shape (rows, {', '.join(map(str, release.shape))})"
         raise bad("predict", "rows", f"an array of shape {tuple(x.shape)}", must_be)
     return x.long() if release.tokens else x.float()
+
+
+def _several(outline: Mapping[str, Any], rows: Any) -> Inputs:
+    """Return the inputs of a model that takes several, as it was trained on them."""
+    names = ", ".join(outline["parts"])
+    if not has_several(rows):
+        kind = "a dictionary" if outline["is_named"] else "a tuple"
+        raise bad("predict", "rows", type(rows).__name__, f"{kind} of arrays: {names}")
+    x = to_inputs("predict", "rows", rows)
+    if outline_of(x) != outline:
+        expected = ", ".join(f"{k} {dtype} {tuple(shape)}" for k, (dtype, shape) in outline["parts"].items())
+        raise bad("predict", "rows", x.describe(), f"as in training: {expected}")
+    return x

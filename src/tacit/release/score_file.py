@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import nn
 
-from ..data.table_files import check_table_name, read_chunks, read_header, write_table
+from ..data.table_files import check_encoding, check_table_name, read_chunks, read_header, write_table
 from ..errors import BadData, BadParameter
 from ..files import check_free
 from ..parameters import bad, nearest
@@ -48,24 +48,31 @@ def score_file(
     keep: Sequence[str] = (),
     threshold: float | None = None,
     separator: str | None = None,
-    decimal: str = ".",
+    decimal: str | None = None,
+    encoding: str | None = None,
     force: bool = False,
 ) -> Scored:
     """Write the scores of a file's rows, in their order, to a new file; `keep` are columns to copy to it.
 
-    The new file appears when it is complete, or not at all.
+    Without `separator` and `decimal` the file is read as the job declares its own, and without `encoding` as
+    UTF-8 or else as the job declares. The new file appears when it is complete, or not at all.
     """
     if release.pipeline is None:
         raise BadParameter(
             "predict: this model was not trained on a table, so it cannot read one. Call run.predict(array) "
             "in Python."
         )
+    usual = release.metadata.get("reading", {})
+    separator = separator or usual.get("separator")
+    encoding = encoding or (f"utf-8, {usual['encoding']}" if "encoding" in usual else None)
+    decimal = decimal or usual.get("decimal", ".")
     if decimal not in (".", ","):
         raise bad("predict", "decimal", decimal, "'.' or ','")
+    check_encoding("predict", encoding)
     check_table_name(out, "predict: --out ")
     file = check_free(out, force, [path])
     threshold = check_threshold(release, threshold)
-    names = read_header(path, separator).names
+    names = read_header(path, separator, encoding).names
     produced = (*(f"p({label})" for label in release.labels), "prediction")
     for column in keep:
         if column not in names:
@@ -81,7 +88,7 @@ def score_file(
     def parts() -> Iterator[pandas.DataFrame]:
         nonlocal count, notes
         assert release.pipeline is not None
-        for chunk in read_chunks(path, separator=separator):
+        for chunk in read_chunks(path, separator=separator, encoding=encoding):
             frame, notes = select_columns(release.pipeline, chunk, keep)
             try:
                 frame = interpret(frame, release.pipeline.recipe, decimal)

@@ -157,7 +157,7 @@ def _metrics(record: RunRecord) -> Part:
     of = {"average_precision": f" of {labels[1]}"} if len(labels) == 2 else {}
     rows = [
         [words + of.get(name, ""), _figure(metrics[name]), _interval(metrics, name)]
-        for name, words in METRICS.items()
+        for name, words in {**METRICS, **{own: own for own in record.own_metrics}}.items()
         if name in metrics
     ]
     part = Part("Metrics", tables=[Table(["metric", "value", "95% interval"], rows)] if rows else [])

@@ -33,7 +33,7 @@ def judging(page: Page) -> Section | None:
         return None
     run = page.records[0]
     metrics = run.metrics
-    if not any(f"{name}_low" in metrics for name in ORDER):
+    if not any(f"{name}_low" in metrics for name in ORDER) and not any(n in metrics for n in run.own_metrics):
         return None
     parts = [
         _metrics(run),
@@ -61,7 +61,8 @@ def _metrics(run: RunRecord) -> Any:
     rows: list[tuple[str, ...]] = []
     marks = {}
     labels = _labels(run)
-    for name in sorted((n for n in ORDER if is_finite(metrics.get(n))), key=lambda n: n != chosen):
+    known = [n for n in (*ORDER, *run.own_metrics) if is_finite(metrics.get(n))]
+    for name in sorted(known, key=lambda n: n != chosen):
         binning = metrics.get(f"{name}_error") if name in ("auc", "average_precision") else None
         notes = [
             "judged by this metric" if name == chosen else "",
@@ -69,6 +70,7 @@ def _metrics(run: RunRecord) -> Any:
             f"always predicting the largest class: {percent(metrics.get('majority'))}"
             if name == "accuracy" and is_finite(metrics.get("majority"))
             else "",
+            "your own metric" if name in run.own_metrics else "",
             f"of class {labels[1]}" if name == "average_precision" and len(labels) == 2 else "",
         ]
         marks[len(rows)] = "best" if name == chosen else ""

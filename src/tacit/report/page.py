@@ -42,11 +42,18 @@ def render(records: Sequence[RunRecord], comparison: Mapping[str, Any] | None = 
     )
 
 
-def assemble(title: str, facts: Safe, stamps: Sequence[Safe], parts: Sequence[Section], foot: str) -> str:
-    """Make a page from its sections, under the content security policy."""
+def assemble(
+    title: str,
+    facts: Safe,
+    stamps: Sequence[Safe],
+    parts: Sequence[Section],
+    foot: str,
+    more_script: str = "",
+) -> str:
+    """Make a page from its sections, under the content security policy; `more_script` runs last."""
     here = Path(__file__)
     css = Safe(here.with_name("style.css").read_text(encoding="utf-8") + STYLE)
-    script = Safe(here.with_name("page.js").read_text(encoding="utf-8"))
+    script = Safe(here.with_name("page.js").read_text(encoding="utf-8") + more_script)
     policy = (
         f"default-src 'none'; style-src {_hash(css)}; script-src {_hash(script)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"

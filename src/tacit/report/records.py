@@ -140,7 +140,7 @@ class RunRecord:
         measured = [e for e in self.rounds if "loss" in e or "accuracy" in e]
         if not measured:
             return {}
-        metrics = {k: v for k, v in measured[-1].items() if k.startswith(SCORES)}
+        metrics = {k: v for k, v in measured[-1].items() if k.startswith(SCORES) or k in self.own_metrics}
         metric = judged_by(metrics, self.asked_metric)
         scored = [
             e for e in measured if is_finite(e.get(metric)) and "accuracy_error" not in e
@@ -151,6 +151,11 @@ class RunRecord:
                 best = e if is_better(metric, e[metric], best[metric]) else best
             metrics |= {f"best_{metric}": best[metric], "best_round": best["round"]}
         return metrics
+
+    @cached_property
+    def own_metrics(self) -> tuple[str, ...]:
+        """The names of the user's own metrics."""
+        return tuple(map(str, self.last("start").get("own_metrics") or ()))
 
     @property
     def asked_metric(self) -> str | None:

@@ -23,9 +23,13 @@ from ..algorithms import Algorithm
 from ..algorithms.plan import Plans, count_steps, identify, plan, sample
 from ..algorithms.types import State, fresh
 from ..data.federation import Federation, Rows
+from ..data.inputs import Stored, tensors_of
 from ..engine.stacking import (
     CPU_STACK,
     STACK_BELOW,
+    STREAMS,
+    STREAMS_ABOVE,
+    cannot_record,
     cannot_stack,
     cores,
     differing,
@@ -36,7 +40,10 @@ from ..engine.stacking import (
 from ..engine.task import Task
 from ..guard import Clients, Guard
 from .client_states import ClientStates
-from .fold import FoldEngine, Stacked
+from .fold import FoldEngine, Recorded, Stacked
+
+STACKED = ("stack", "streams")  # the engines that run several clients at once
+MANNERS = {"stack": "stacked", "streams": "side by side", "graph": "one by one", "each": "one by one"}
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,13 @@ class Cohort:
             )
         self.pool = ThreadPoolExecutor(self.cores, thread_name_prefix="tacit-cohort")
         self._bind(0)
+        self.compiles = False  # whether recorded steps are compiled
         self.engine = self._choose_engine(engine)
+
+    @property
+    def manner(self) -> str:
+        """How clients run, for people."""
+        return MANNERS[self.engine]
 
     # rounds -------------------------------------------------------------------------------------------------
 
@@ -378,7 +391,7 @@ class Cohort:
         steps = count_steps(sizes, epochs, first.batch_size, first.local_steps)
         groups = (
             group_by_size(sizes)
-            if first.batch_size is None and self.engine == "stack"
+            if first.batch_size is None and self.engine in STACKED
             else [np.arange(len(who))]
         )
         chunks = [
@@ -397,7 +410,7 @@ class Cohort:
         def run_chunk(rows: np.ndarray, mine: State) -> tuple[Tensor, State, State]:
             plans = plan(
                 seeds[rows],
-                works[rows],
+                0 if self.algorithm.repeats_batches else works[rows],
                 ids[rows],
                 sizes[rows],
                 epochs[rows],
@@ -414,7 +427,7 @@ class Cohort:
                 size=self._to_device(plans.size),
             )
             with torch.no_grad():
-                return (self._stacked if self.engine == "stack" else self._one_by_one)(
+                return (self._stacked if self.engine in STACKED else self._one_by_one)(
                     plans, run_of[rows], whose[rows], sent, mine
                 )
 
@@ -484,10 +497,13 @@ class Cohort:
         at, start = self._to_device(torch.from_numpy(run_of)), self._to_device(torch.from_numpy(whose))
         down = {k: v[0] if shared else v[start] for k, v in down.items()}
         if self.threads.tools is None:
-            self.threads.tools = self.task.for_stacking(), FoldEngine(graphs=self.device.type == "cuda")
+            self.threads.tools = (
+                (self.task.for_recording(self.compiles), FoldEngine(graphs=True, streams=STREAMS))
+                if self.engine == "streams"
+                else (self.task.for_stacking(), FoldEngine(graphs=self.device.type == "cuda"))
+            )
         task, folds = self.threads.tools
-        task.x, task.y = self.task.x, self.task.y
-        folds.use_rows((task.x.data_ptr(), task.y.data_ptr(), task.x.shape, task.y.shape))
+        self._use_rows(task, folds)
         folds.lengths = plans.steps.tolist()
 
         def one(
@@ -512,9 +528,10 @@ class Cohort:
     def _one_by_one(
         self, plans: Plans, run_of: np.ndarray, whose: np.ndarray, down: State, mine: State
     ) -> tuple[Tensor, State, State]:
+        task, batches_of = self._recording(plans) if self.engine == "graph" else (self.task, plans.of)
         done = [
             self.runs[i].algorithm.local(
-                self.task, {k: v[j] for k, v in down.items()}, {k: v[s] for k, v in mine.items()}, plans.of(s)
+                task, {k: v[j] for k, v in down.items()}, {k: v[s] for k, v in mine.items()}, batches_of(s)
             )
             for s, (i, j) in enumerate(zip(run_of, whose))
         ]
@@ -523,6 +540,27 @@ class Cohort:
             {k: torch.stack([upload.vectors[k] for upload, _ in done]) for k in done[0][0].vectors},
             {k: torch.stack([state[k] for _, state in done]) for k in mine},
         )
+
+    def _recording(self, plans: Plans) -> tuple[Task, Callable[[int], Recorded]]:
+        """A task whose steps are recorded, and each client's plan."""
+        if self.threads.tools is None:
+            self.threads.tools = self.task.for_recording(), FoldEngine(graphs=True, streams=1)
+        task, folds = self.threads.tools
+        self._use_rows(task, folds)
+
+        def batches_of(s: int) -> Recorded:
+            batches = Recorded(*plans.of(s))
+            batches.engine = folds
+            # padding comes after the live rows
+            batches.counts = plans.live[s].sum(-1).long().tolist() if self.task.mixes else []
+            return batches
+
+        return task, batches_of
+
+    def _use_rows(self, task: Task, folds: FoldEngine) -> None:
+        task.x, task.y = self.task.x, self.task.y
+        rows = [*tensors_of(task.x), task.y]  # rows of files are not stacked
+        folds.use_rows(tuple((t.data_ptr(), t.shape) for t in rows))
 
     def _global_rows(self, index: Tensor, run_of: np.ndarray, who: np.ndarray) -> Tensor:
         """Indices of a client's own rows → rows of the common table."""
@@ -553,29 +591,62 @@ class Cohort:
         self.task.x, self.task.y = x, y
 
     def _choose_engine(self, engine: str) -> str:
-        """Choose between "stack" and "each" by fixed rules, so that the same seed gives the same bits."""
+        """Choose how clients run by fixed rules, so that the same seed gives the same bits.
+
+        "stack": all as one program. On a GPU, also "streams": each client's step is recorded, and the graph
+        runs them side by side, and "graph": one client at a time, recorded. "each": one by one.
+        """
+        solvers = [r.algorithm.solver for r in self.runs if r.algorithm.solver is not None]
+        if not all(solver.stacks for solver in solvers):
+            self.notes.append(
+                "this optimizer is torch's own, whose steps are not stacked, so clients run one by one"
+            )
+            return "each"
+        if self.task.is_batch_loss:
+            self.notes.append(
+                "the loss is one number for a batch, so short batches are not padded and clients run one by "
+                "one"
+            )
+            return "each"
+        if isinstance(self.task.x, Stored):
+            self.notes.append("rows are read while training, batch by batch, so clients run one by one")
+            return "each"
+        gpu = self.device.type == "cuda" and engine != "each"
+        w, buffers = self.w[:1], None if self.buffers is None else self.buffers[:1]
         if self.task.mixes:
             self.notes.append(
                 "the model's output for one row depends on the other rows in the batch, so short batches are "
                 "not padded and clients run one by one"
             )
+            return "graph" if gpu and not cannot_record(self.task, w, buffers) else "each"
+        if engine == "each":
+            return engine
+        step = work(self.task, self.runs[0].batch_size or 64) if engine != "stack" else 0.0
+        if not gpu and step > STACK_BELOW:
             return "each"
-        if engine == "auto":
-            engine = (
-                "stack"
-                if self.device.type == "cuda" or work(self.task, self.runs[0].batch_size or 64) <= STACK_BELOW
-                else "each"
-            )
-        if engine == "stack":
-            why = cannot_stack(self.task, self.w[:1], None if self.buffers is None else self.buffers[:1])
-            if why:
-                self.notes.append(f"this model cannot be stacked, so clients run one by one: {why}")
-                engine = "each"
-        return engine
+        why = cannot_stack(self.task, w, buffers)
+        if why:
+            self.notes.append(f"this model cannot be stacked, so clients run one by one: {why}")
+            return "graph" if gpu and not cannot_record(self.task, w, buffers) else "each"
+        if engine == "compile":
+            why = self._cannot_compile(w, buffers)
+            if not why:
+                self.compiles = True
+                return "streams"
+            self.notes.append(f"the model was not compiled: {why}")
+        large = gpu and step > STREAMS_ABOVE
+        return "streams" if large and not cannot_record(self.task, w, buffers) else "stack"
+
+    def _cannot_compile(self, w: Tensor, buffers: Tensor | None) -> str:
+        if self.device.type != "cuda":
+            return "compiled steps need a GPU (device='cuda')"
+        if self.task.special:
+            return "dropout and batch norm must give the same result in every engine"
+        return cannot_record(self.task, w, buffers, compiles=True)
 
     def _chunk(self, sizes: np.ndarray, steps: np.ndarray) -> int:
         """How many clients fit a stack, by the memory of their weights, gradients and activations."""
-        if self.engine != "stack":
+        if self.engine not in STACKED:
             return 1
         batch = min(self.runs[0].batch_size or int(sizes.max()), int(sizes.max()))
         if self.per_row is None:

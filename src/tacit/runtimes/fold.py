@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -28,14 +29,29 @@ class Stacked(Batches):
     engine: FoldEngine
 
     def fold(self, step: Callable[..., Any], carry: Any, *fixed: Any) -> Any:
-        owner, function = getattr(step, "__self__", None), getattr(step, "__func__", step)
-        leaves: list[Tensor] = []
-        shape_carry = _flatten(carry, leaves)
-        n_carry = len(leaves)
-        shape_fixed = _flatten((owner, fixed), leaves)
-        call = _Call(self.engine, function, shape_carry, shape_fixed, n_carry, owner is not None)
+        call, leaves = _call(self.engine, step, carry, fixed)
         out = _Fold.apply(call, self.index, self.live, self.key, *leaves)  # type: ignore[no-untyped-call]
-        return _rebuild(shape_carry, iter(out))
+        return _rebuild(call.shape_carry, iter(out))
+
+
+class Recorded(Batches):
+    """The plan of one client that runs alone: its `fold` is run by the engine, as a graph."""
+
+    engine: FoldEngine
+    counts: list[int]  # the live rows of each step, if padding must be left out; else empty
+
+    def fold(self, step: Callable[..., Any], carry: Any, *fixed: Any) -> Any:
+        call, leaves = _call(self.engine, step, carry, fixed)
+        call.own = (True,) * (len(leaves) - call.n_carry)
+        stack = [leaf[None] for leaf in leaves]
+        values, others = stack[: call.n_carry], stack[call.n_carry :]
+        plan, t = (self.index[None], self.live[None], self.key[None]), 0
+        self.engine.lengths = [len(self.index)]
+        for count, steps in groupby(self.counts or [self.index.shape[1]] * len(self.index)):
+            until = t + len(list(steps))
+            part = tuple(x[:, t:until, :count] if x.dim() == 3 else x[:, t:until] for x in plan)
+            values, t = self.engine.steps(call, part, values, others), until
+        return _rebuild(call.shape_carry, iter(v[0] for v in values))
 
 
 class _Leaf:
@@ -130,10 +146,34 @@ class _Call:
             self.one, in_dims=(0, 0, 0, *[0] * self.n_carry, *[0 if o else None for o in self.own])
         )
 
+    def run_each(self, batch: Sequence[Tensor], carry: list[Tensor], fixed: list[Tensor]) -> None:
+        """Replace the carry of one client after the other by the next one, each on its stream."""
+        main, streams = torch.cuda.current_stream(), self.engine.streams[: len(carry[0])]
+        for stream in streams:
+            stream.wait_stream(main)
+        for s in range(len(carry[0])):
+            with torch.cuda.stream(streams[s % len(streams)]):
+                own = [f[s] if o else f for f, o in zip(fixed, self.own)]
+                after = self.one(*(x[s] for x in batch), *(c[s] for c in carry), *own)
+                for old, new in zip(carry, after):
+                    old[s].copy_(new)
+        for stream in streams:
+            main.wait_stream(stream)
+
     def signature(self) -> str:
         return (
             f"{self.function.__module__}.{self.function.__qualname__} {self.shape_carry} {self.shape_fixed}"
         )
+
+
+def _call(engine: FoldEngine, step: Callable[..., Any], carry: Any, fixed: Any) -> tuple[_Call, list[Tensor]]:
+    """A fold, and the tensors of its carry and its other arguments."""
+    owner, function = getattr(step, "__self__", None), getattr(step, "__func__", step)
+    leaves: list[Tensor] = []
+    shape_carry = _flatten(carry, leaves)
+    n_carry = len(leaves)
+    shape_fixed = _flatten((owner, fixed), leaves)
+    return _Call(engine, function, shape_carry, shape_fixed, n_carry, owner is not None), leaves
 
 
 class _Fold(torch.autograd.Function):
@@ -161,9 +201,11 @@ class _Fold(torch.autograd.Function):
 class FoldEngine:
     """Runs folds. `lengths[s]` is the number of steps of client s, in descending order."""
 
-    def __init__(self, graphs: bool = False):
+    def __init__(self, graphs: bool = False, streams: int = 0):
+        """`streams`: run a step client by client, on so many streams of the GPU, instead of as a stack."""
         self.lengths: list[int] = []
         self.graphs = graphs
+        self.streams = [torch.cuda.Stream() for _ in range(streams)]
         self.graph_cache: dict[Any, _Graph] = {}  # the most recently used last
         self.seen: set[Any] = set()
         self.pool: Any = None
@@ -183,7 +225,7 @@ class FoldEngine:
             s = carry[0].shape[0]
             until = self.lengths[s - 1]  # the steps of the shortest remaining client
             mine = [f[:s] if o else f for f, o in zip(fixed, call.own)]
-            carry = self._steps(call, tuple(x[:s, t:until] for x in plan), carry, mine)
+            carry = self.steps(call, tuple(x[:s, t:until] for x in plan), carry, mine)
             t = until
             stay = sum(length > t for length in self.lengths[:s])
             done.append([c[stay:] for c in carry])
@@ -194,13 +236,18 @@ class FoldEngine:
             else [torch.cat([part[i] for part in reversed(done)]) for i in range(call.n_carry)]
         )
 
-    def _steps(self, call: _Call, plan: Plan, carry: list[Tensor], fixed: list[Tensor]) -> list[Tensor]:
+    def steps(self, call: _Call, plan: Plan, carry: list[Tensor], fixed: list[Tensor]) -> list[Tensor]:
         if (
             self.graphs
             and self.lengths[0] > 1
             and (after := self._replay(call, plan, carry, fixed)) is not None
         ):
             return after
+        if self.streams:
+            carry = [c.clone() for c in carry]
+            for t in range(plan[0].shape[1]):
+                call.run_each([x[:, t] for x in plan], carry, fixed)
+            return carry
         step = call.stacked()
         for t in range(plan[0].shape[1]):
             carry = list(step(*(x[:, t] for x in plan), *carry, *fixed))
@@ -276,9 +323,12 @@ class _Graph:
         stacked = call.stacked()
 
         def step() -> None:
-            batch = (x.index_select(1, self.t)[:, 0] for x in self.plan)
-            for old, new in zip(self.carry, stacked(*batch, *self.carry, *self.fixed)):
-                old.copy_(new)
+            batch = [x.index_select(1, self.t)[:, 0] for x in self.plan]
+            if engine.streams:
+                call.run_each(batch, self.carry, self.fixed)
+            else:
+                for old, new in zip(self.carry, stacked(*batch, *self.carry, *self.fixed)):
+                    old.copy_(new)
             self.t += 1
 
         self._load(plan)

@@ -131,7 +131,7 @@ class _Wire:
             )
         if to != self.owner and not box.fits(self.owner, scope, len(frame)):
             await self._room(box, scope, len(frame))
-        box.put(self.owner, scope, frame)
+        box.put(self.owner, scope, frame, asked=True)
 
     async def _room(self, box: Mailbox, scope: str, size: int) -> None:
         """Wait until the receiver's program has read enough, or has ended."""

@@ -79,8 +79,10 @@ class Link:
         limits: MailLimits | None = None,
         start_wait: float = 0.0,
         needs: Iterable[str] = (),
+        may_restart: bool = False,
     ):
         self.kit, self.patience, self.linger, self.version, self.away = kit, patience, linger, version, away
+        self.may_restart = may_restart  # with `away`: the program itself notices restarted parties
         self.start_wait = start_wait  # seconds `drain` waits for a receiver that has not connected yet
         self.life = new_life()
         self.mailbox = Mailbox(kit.name, Ledger(), max_bytes, limits)
@@ -250,6 +252,16 @@ class Link:
             if self._tasks[0].done():
                 self._check()
             await asyncio.sleep(0.005)
+
+    def measure_absence(self, name: str) -> float:
+        """Return the seconds since a party that was connected disconnected, by the hub's word.
+
+        0.0 if it is connected or never was, or if this party is disconnected itself and cannot know.
+        """
+        channel = self.channels.get(name)
+        if channel is None or not channel.their_life or channel.present or not self.connected.is_set():
+            return 0.0
+        return time.monotonic() - channel.absent_since
 
     def _check(self) -> None:
         assert self._failed is not None
@@ -544,7 +556,7 @@ class Link:
             channel = self.channels.get(name)
             if channel is None or not channel.their_life:
                 continue
-            if channel.has_restarted:
+            if channel.has_restarted and not self.may_restart:
                 self._fail(
                     ProtocolError(
                         f"party {name!r} was restarted while party {self.kit.name!r} waited for {wants}; its "

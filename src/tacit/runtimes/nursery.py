@@ -14,6 +14,7 @@ import os
 import select
 import signal
 import sys
+import time
 import traceback
 from functools import partial
 from pathlib import Path
@@ -72,7 +73,10 @@ def _live(order: dict[str, Any]) -> None:
         import torch
 
         torch.set_num_threads(1)  # parties share this machine's cores
-        code = asyncio.run(_orphans(_hub(order) if order["role"] == "hub" else _party(order)))
+        if order["role"] == "main":
+            code = _main(order)
+        else:
+            code = asyncio.run(_orphans(_hub(order) if order["role"] == "hub" else _party(order)))
     except BaseException:
         traceback.print_exc()
     finally:
@@ -102,17 +106,50 @@ async def _hub(order: dict[str, Any]) -> int:
 async def _party(order: dict[str, Any]) -> int:
     from . import kits
     from .link import Link
-    from .values import pack
 
-    folder = Path(order["folder"])
-    kit = kits.load(folder / "kit")
-    ledger: Any = None
+    kit, ledger, error, result = kits.load(Path(order["folder"]) / "kit"), None, None, None
     try:
         program = find_program(order["program"])
         async with Link(kit, **order["link"]) as link:
             ledger = link.mailbox.ledger
-            outcome = {"result": pack(await link.run(program), f"what the program of {kit.name!r} returned")}
-    except Exception as error:
+            result = await link.run(program)
+    except Exception as found:
+        error = found
+    return _write_result(order, kit.name, result, error, ledger)
+
+
+def _main(order: dict[str, Any]) -> int:
+    """Run a program in this thread, which is its process's main one; exit if the nursery process ends."""
+    import threading
+
+    from ..parties.ledger import Ledger
+    from . import kits
+
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    kit, ledger, error, result = kits.load(Path(order["folder"]) / "kit"), Ledger(), None, None
+    try:
+        result = find_program(order["program"])(kit, order["link"], ledger)
+    except Exception as found:
+        error = found
+    return _write_result(order, kit.name, result, error, ledger)
+
+
+def _write_result(order: dict[str, Any], name: str, result: Any, error: Exception | None, ledger: Any) -> int:
+    """Write how a party's program ended into its folder."""
+    from .values import pack
+
+    try:
+        outcome = {"result": pack(result, f"what the program of {name!r} returned")}
+    except Exception as found:
+        error = error or found
+    if error is not None:
         traceback_text = (
             "" if type(error).__module__ == "tacit.errors" else "".join(traceback.format_exception(error))
         )
@@ -122,7 +159,7 @@ async def _party(order: dict[str, Any]) -> int:
             )
         }
     write_atomic(
-        folder / "result",
+        Path(order["folder"]) / "result",
         pack({**outcome, "ledger": json.dumps(ledger.to_dict()) if ledger is not None else ""}, "a result"),
     )
     return 0
@@ -135,7 +172,10 @@ def find_program(spec: dict[str, Any]) -> Any:
 
     from .values import unpack
 
-    if spec["file"]:
+    before = sys.modules.get("__tacit_main__")
+    if spec["file"] and before is not None and before.__file__ == spec["file"]:
+        module = before  # one script is executed once: its classes stay the same
+    elif spec["file"]:
         sys.path.insert(0, str(Path(spec["file"]).parent))
         spec_of_file = importlib.util.spec_from_file_location("__tacit_main__", spec["file"])
         assert spec_of_file is not None

@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,7 +114,9 @@ class Processes:
                 "Processes: this system cannot fork processes. Use Linux or macOS, or InProcess()."
             )
         specs = {
-            name: specify_program(program, name) for name, program in programs.items() if name not in here
+            name: specify_program(program.program if isinstance(program, MainProgram) else program, name)
+            for name, program in programs.items()
+            if name not in here
         }
         if not programs:
             return {}
@@ -143,6 +145,27 @@ def need_net(what: str) -> None:
 
 def specify_program(program: Any, name: str) -> dict[str, Any]:
     """Describe how another process imports this program, or raise an error that says how to write it."""
+    return _specify(
+        program,
+        inspect.isroutine,
+        f"the program of {name!r}",
+        "Give a function of a module or of the running script, or functools.partial of one with plain "
+        "values. Functions defined inside functions or notebooks cannot be imported.",
+    )
+
+
+def specify_code(thing: Any, what: str) -> dict[str, Any]:
+    """Describe how another process on this machine imports a class or a function; `what` it is."""
+    return _specify(
+        thing,
+        lambda found: inspect.isroutine(found) or inspect.isclass(found),
+        what,
+        "Define it at the top level of a module or of the running script; what is defined inside a "
+        "function or a notebook runs with runtime='cohort' or 'inprocess'.",
+    )
+
+
+def _specify(program: Any, fits: Callable[[Any], bool], what: str, advice: str) -> dict[str, Any]:
     from .values import pack
 
     args: tuple[Any, ...] = ()
@@ -158,18 +181,24 @@ def specify_program(program: Any, name: str) -> dict[str, Any]:
     thing: Any = home
     for part in qualname.split("."):
         thing = getattr(thing, part, None)
-    if thing is not program or not inspect.isroutine(program) or (module == "__main__" and not file):
-        raise BadParameter(
-            f"the program of {name!r} is {program!r:.120}, which another process cannot import. Give a "
-            "function of a module or of the running script, or functools.partial of one with plain values. "
-            "Functions defined inside functions or notebooks cannot be imported."
-        )
+    if thing is not program or not fits(program) or (module == "__main__" and not file):
+        raise BadParameter(f"{what} is {program!r:.120}, which another process cannot import. {advice}")
     return {
         "module": module,
         "file": file,
         "qualname": qualname,
-        "arguments": pack((args, kwargs), f"an argument of the program of {name!r}").hex(),
+        "arguments": pack((args, kwargs), f"an argument of {what}").hex(),
     }
+
+
+@dataclass(frozen=True)
+class MainProgram:
+    """A program that is called in the main thread of its party's process, and has its own event loop.
+
+    It is called as `program(kit, link_options, ledger)`.
+    """
+
+    program: Callable[..., Any]
 
 
 class _ProcessRun:
@@ -247,7 +276,7 @@ class _ProcessRun:
             kits.save(self.kits[name], self._folder(name) / "kit")
             self.orders[name] = {
                 "name": name,
-                "role": "party",
+                "role": "main" if isinstance(self.programs[name], MainProgram) else "party",
                 "folder": str(self._folder(name)),
                 "program": spec,
                 "link": self.link_options,
@@ -367,10 +396,13 @@ class _ProcessRun:
                 self.nursery.kill()
                 await self.nursery.wait()
             self.pipe.close()
-        for task in self.tasks:
-            task.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.gather(*self.tasks, return_exceptions=True)
+        # The hub has ended, so no message arrives any more: a task that cleans up and waits for a party that
+        # never connected is cancelled again.
+        while waiting := [task for task in self.tasks if not task.done()]:
+            for task in waiting:
+                task.cancel()
+            await asyncio.wait(waiting, timeout=1.0)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
 def _rebuild_error(module: str, kind: str, text: str) -> BaseException:

@@ -30,6 +30,11 @@ def numbers(frame: pd.DataFrame, column: str) -> np.ndarray:
     return values
 
 
+def known_values(column: pd.Series) -> list[Any]:
+    """Return the different values of a column without missing ones, in order of appearance."""
+    return [v for v in column.unique() if not pd.isna(v)]
+
+
 def matrix(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
     """Return numeric columns as the rows of a matrix to read: the table's own memory, where possible."""
     names = list(columns)
@@ -56,6 +61,20 @@ def codes(frame: pd.DataFrame, column: str, levels: Sequence[str]) -> np.ndarray
     table = {v: place.get(text_of(v), len(levels)) for v in unique if not pd.isna(v)}
     coded = series.map(table).to_numpy(dtype=np.float64, na_value=np.nan)
     return np.where(np.isnan(coded), len(levels) + 1, coded).astype(np.int64)
+
+
+def level_sets(
+    frame: pd.DataFrame, column: str, levels: Sequence[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Return the rows of each level, and those of all of them: for the guard against differencing.
+
+    Without `levels`, those that this table has.
+    """
+    if levels is None:
+        levels = sorted({text_of(v) for v in frame[column].dropna().unique()})
+    place = codes(frame, column, levels)
+    groups = {f"{column}={level}": place == k for k, level in enumerate(levels)}
+    return {f"rows with {column!r}": place < len(levels), **groups}
 
 
 def is_number(series: pd.Series) -> bool:

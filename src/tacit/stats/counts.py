@@ -14,7 +14,7 @@ import torch
 from ..crypto import exact
 from ..errors import ProtocolError
 from ..protocols.sum_steps import Down
-from .columns import codes, numbers, text_of
+from .columns import codes, level_sets, numbers, text_of
 from .tables import check_columns
 
 
@@ -57,6 +57,12 @@ class HistogramProgram:
         ]
         return np.concatenate(parts)
 
+    def row_sets(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
+        """All rows, and those of each group: what a party's history of queries compares."""
+        check_columns(table, [self.column, *([self.by[0]] if self.by else [])], "this party")
+        groups = {} if self.by is None else level_sets(table, *self.by)
+        return {"all rows": np.ones(len(table), bool), **groups}
+
     def coordinate(self) -> Generator[Down, np.ndarray, np.ndarray]:
         total = yield {}
         return total.reshape(self.groups, self.bins + 2)
@@ -82,6 +88,12 @@ class CrosstabProgram:
         check_columns(table, [self.rows[0], self.columns[0]], "this party")
         place = codes(table, *self.rows) * self.shape[1] + codes(table, *self.columns)
         return np.bincount(place, minlength=math.prod(self.shape))
+
+    def row_sets(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
+        """All rows, and those of each level of both columns."""
+        check_columns(table, [self.rows[0], self.columns[0]], "this party")
+        groups = level_sets(table, *self.rows) | level_sets(table, *self.columns)
+        return {"all rows": np.ones(len(table), bool), **groups}
 
     def coordinate(self) -> Generator[Down, np.ndarray, np.ndarray]:
         total = yield {}
@@ -154,6 +166,9 @@ class FrequentProgram:
 
     In each step parties count, for every prefix found so far, the rows that continue with each of 256 bytes
     or end there. Prefixes of fewer rows than `least` are not continued, and at most `most` are.
+
+    A party leaves the rows of values out that it has fewer than `cell` times. Every opened count, and every
+    difference of a prefix and some of its continuations, is then a sum of counts of at least `cell`, or 0.
     """
 
     is_repeatable: ClassVar[bool] = True
@@ -162,6 +177,7 @@ class FrequentProgram:
     longest: int = 32
     most: int = 64
     bound: int = (1 << 31) - 1
+    cell: int = 1
 
     @property
     def max_steps(self) -> int:
@@ -173,10 +189,10 @@ class FrequentProgram:
     def local(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
         check_columns(table, [self.column], "this party")
         prefixes = self._prefixes(step, down)
+        found = table[self.column].dropna().map(text_of).value_counts()
         place = {prefix: i for i, prefix in enumerate(prefixes)}
         counts = np.zeros((len(prefixes), 257), np.int64)
-        values = table[self.column].dropna()
-        for value, count in values.map(text_of).value_counts().items():
+        for value, count in found[found >= self.cell].items():
             text = str(value).encode()
             i = place.get(text[:step])
             if i is not None and len(text) >= step:

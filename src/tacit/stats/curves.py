@@ -147,7 +147,7 @@ def incidence_table(
     sc, sfc = np.cumsum(c), np.cumsum(incidence * c)
     variance = incidence**2 * sa - 2 * incidence * sfa + sffa + np.cumsum(b) - 2 * (incidence * sc - sfc)
     variance = np.maximum(variance, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         log = np.log(incidence)
         half = normal_quantile(level) * np.sqrt(variance) / (incidence * np.abs(log))
         low = np.exp(-np.exp(np.log(-log) + half))

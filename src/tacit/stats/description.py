@@ -24,7 +24,7 @@ from ..crypto import exact
 from ..errors import ProtocolError
 from ..protocols.sum_steps import Down
 from . import ordered
-from .columns import codes, matrix
+from .columns import codes, level_sets, matrix
 from .recall import recall
 from .tables import check_columns
 
@@ -183,8 +183,8 @@ class DescribeProgram:
 
     def row_sets(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
         """All rows, and those of each group: what a party's history of queries compares."""
-        cell = self._cell(table)
-        groups = {} if self.by is None else {f"{self.by[0]}={v}": cell == g for g, v in enumerate(self.by[1])}
+        check_columns(table, self.columns, "this party")
+        groups = {} if self.by is None else level_sets(table, *self.by)
         return {"all rows": np.ones(len(table), bool), **groups}
 
     def summed_values(self, table: pd.DataFrame) -> list[np.ndarray]:

@@ -71,29 +71,37 @@ def load_formulaic() -> Any:
     return formulaic
 
 
+def check_formula(formula: Any) -> None:
+    if not isinstance(formula, str) or not formula.strip():
+        raise BadParameter(f"formula is {formula!r}; expected a text like 'death ~ age + C(sex)'.")
+
+
 @lru_cache(maxsize=64)
 def read_formula(formula: str, *, response: bool) -> Variables:
     """Return the columns of a formula, or raise BadParameter if it is not one that parties may evaluate."""
     formulaic = load_formulaic()
-    if not isinstance(formula, str) or not formula.strip():
-        raise BadParameter(f"formula is {formula!r}; expected a text like 'death ~ age + C(sex)'.")
+    check_formula(formula)
     try:
         parsed = formulaic.Formula(formula)
     except Exception as error:
         raise BadParameter(f"formula {formula!r} cannot be read: {_first_line(error)}") from error
     left, right = getattr(parsed, "lhs", None), getattr(parsed, "rhs", parsed)
+    if not all(isinstance(side, formulaic.SimpleFormula) for side in (left, right) if side is not None):
+        raise BadParameter(
+            f"formula {formula!r} has several parts ('|'); expected one, like 'outcome ~ age + sex'."
+        )
     if response and (left is None or len(list(left)) != 1):
         raise BadParameter(f"formula {formula!r} must have one outcome on the left: 'outcome ~ age + sex'.")
     if not response and left is not None:
         raise BadParameter(f"formula {formula!r} must have no left-hand side here; expected 'age + sex'.")
-    on_left, in_c = _read_side(left, formula) if left is not None else (set(), [])
-    on_right, also_in_c = _read_side(right, formula)
+    on_left, in_c = read_side(left, formula) if left is not None else (set(), [])
+    on_right, also_in_c = read_side(right, formula)
     return Variables(
         tuple(sorted(on_left)), tuple(sorted(on_right)), tuple(dict.fromkeys([*in_c, *also_in_c]))
     )
 
 
-def _read_side(side: Any, formula: str) -> tuple[set[str], list[str]]:
+def read_side(side: Any, formula: str) -> tuple[set[str], list[str]]:
     """Return the columns of one side of a formula, and those inside C(…)."""
     # not formulaic's required_variables: it cuts `ph.ecog` at the dot
     names: set[str] = set()
@@ -240,7 +248,7 @@ def agree(
         raise BadData(
             f"{owner}: the categorical column{'s' * (len(few) > 1)} {', '.join(map(repr, few))} "
             f"{'have' if len(few) > 1 else 'has'} fewer than two levels at all parties together. "
-            "Leave out of the formula."
+            "Leave it out: there is nothing to compare."
         )
     return Agreement(levels)
 
@@ -334,9 +342,12 @@ def term_names(formula: str, names: Sequence[str], agreement: Agreement) -> list
 
 
 def model_matrix(
-    formula: str, names: Sequence[str], agreement: Agreement, frame: pd.DataFrame
+    formula: str, names: Sequence[str], agreement: Agreement, frame: pd.DataFrame, every_row: bool = False
 ) -> tuple[np.ndarray | None, np.ndarray]:
-    """Return the outcome (None without one) and the matrix of rows that have no missing values."""
+    """Return the outcome (None without one) and the matrix of rows that have no missing values.
+
+    `every_row`: rows for which the formula gives NaN or infinity have these, and are no error.
+    """
     spec = _spec(formula, tuple(names), agreement.key)
     columns = {}
     for name in names:
@@ -347,13 +358,16 @@ def model_matrix(
             raise BadData(f"column {name!r} has text, but the parties agreed that it has numbers.")
         else:
             columns[name] = column.to_numpy(dtype=np.float64, na_value=np.nan)
-    matrices = spec.get_model_matrix(pd.DataFrame(columns, index=frame.index), context={})
-    x = np.ascontiguousarray(getattr(matrices, "rhs", matrices).to_numpy(dtype=np.float64))
-    left = getattr(matrices, "lhs", None)
+    index = pd.RangeIndex(len(frame))
+    matrices = spec.get_model_matrix(pd.DataFrame(columns, index=index), context={})
+    right, left = getattr(matrices, "rhs", matrices), getattr(matrices, "lhs", None)
+    if every_row:  # formulaic leaves out those with NaN
+        right, left = right.reindex(index), None if left is None else left.reindex(index)
+    x = np.ascontiguousarray(right.to_numpy(dtype=np.float64))
     y = None if left is None else left.to_numpy(dtype=np.float64)
     if y is not None and y.shape[1] != 1:
         raise BadData("the outcome is not a number. Code it as 0 and 1, or as a count or a measurement.")
-    if not np.isfinite(x).all() or (y is not None and not np.isfinite(y).all()):
+    if not every_row and not (np.isfinite(x).all() and (y is None or np.isfinite(y).all())):
         raise BadData("the formula gives NaN or infinite values, for example the logarithm of 0.")
     return None if y is None else y[:, 0], x
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,6 +23,7 @@ import numpy as np
 from ..errors import QueryRefused
 from ..files import append_line, write_atomic
 
+LEAST = 5  # smallest count shown: the usual rule of statistical offices
 EFFECTIVE_ROWS = 3.0  # as in the dominance rule: never one or two people
 
 
@@ -67,6 +69,29 @@ def check_saturated(rows: int, parameters: int, least: int = 1) -> None:
         raise QueryRefused(
             f"the model has {parameters} parameters and {rows} rows; at least {parameters + least} rows are "
             "needed. A saturated model reproduces its rows. Use fewer terms."
+        )
+
+
+def count_values(x: np.ndarray) -> np.ndarray:
+    """For each column, in how many rows it is not 0, and in how many neither 0 nor 1."""
+    present = x != 0
+    return np.concatenate([present.sum(axis=0), (present & (x != 1)).sum(axis=0)])
+
+
+def check_values(owner: str, names: Sequence[str], counts: np.ndarray, rows: int, least: int) -> None:
+    """Refuse columns that few rows of all parties tell apart: a rare level, or a 0/1 column with few of
+    one kind. `counts` is the sum of `count_values`.
+
+    Levels, however they are coded, and columns of two other values are checked in `rare_rows.py`.
+    """
+    present, others = np.asarray(counts).reshape(2, -1)
+    zeros = np.where(others == 0, rows - present, 0)
+    few = [n for n, a, b in zip(names, present, zeros) if 0 < a < least or 0 < b < least]
+    if few:
+        raise QueryRefused(
+            f"{owner}: of all parties' {rows} rows, 1 to {least - 1} alone have another value in "
+            f"{', '.join(map(repr, few))}, and figures about so few are nearly theirs. Merge the level with "
+            "another, leave the column out, or set min_count=1 if they may be shown."
         )
 
 
@@ -142,14 +167,21 @@ class QueryHistory:
     `least`: subtracting the answers would show these people. Rows are identified by their content, so
     a table in another order is the same set; equal rows are counted.
 
-        STATE/row-sets.jsonl   {"contract": "…", "rows": N, "file": "row-sets/….npy"}
+        STATE/row-sets.jsonl   {"contract": "…", "rows": N, "file": "row-sets/….npy"[, "group_of": "…"]}
     """
 
     def __init__(self, folder: Path, least: int = 10):
         self.file, self.folder, self.least = folder / "row-sets.jsonl", folder / "row-sets", least
 
-    def admit(self, contract: str, row_sets: Mapping[str, np.ndarray]) -> None:
-        """Record the row sets (hashes of rows, uint64) of a query before it is answered, or raise."""
+    def admit(
+        self, contract: str, row_sets: Mapping[str, np.ndarray], whole: np.ndarray | None = None
+    ) -> None:
+        """Record the row sets (hashes of rows, uint64) of a query before it is answered, or raise.
+
+        `whole` are the rows of the table. A group ("arm=drug") may differ from them by few, in either order:
+        the difference is the other groups, which the same query is about, and which have its minimum count.
+        """
+        table = None if whole is None else _file_of(np.sort(np.asarray(whole, dtype=np.uint64)))
         new = {name: np.sort(np.asarray(rows, dtype=np.uint64)) for name, rows in row_sets.items()}
 
         def check(lines: list[str]) -> None:
@@ -159,28 +191,48 @@ class QueryHistory:
                     continue
                 earlier = np.load(self.folder / entry["file"], allow_pickle=False)
                 for name, rows in new.items():
+                    if is_group(name) and entry["file"] == table:
+                        continue
+                    if entry.get("group_of") == _file_of(rows):
+                        continue
                     differ = difference(rows, earlier)
                     if 0 < differ < self.least:
                         raise QueryRefused(
                             f"the rows of this query ({name}) differ from those of an earlier one by "
-                            f"{differ} people; at least {self.least} are required. Subtracting the two "
-                            "answers would show them. Nothing was sent."
+                            f"{differ} people; at least {self.least} are required (min_difference of the "
+                            "policy). Subtracting the two answers would show them. Ask both about the same "
+                            "rows: leave rows with missing values out of the table. Nothing was sent."
                         )
 
-        self._write(contract, new, check)
+        self._write(contract, new, table, check)
 
     def _write(
-        self, contract: str, new: Mapping[str, np.ndarray], check: Callable[[list[str]], None]
+        self,
+        contract: str,
+        new: Mapping[str, np.ndarray],
+        table: str | None,
+        check: Callable[[list[str]], None],
     ) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        for rows in new.values():
-            name = hashlib.sha256(rows.tobytes()).hexdigest()[:32] + ".npy"
-            if not (self.folder / name).exists():
+        for name, rows in new.items():
+            file = _file_of(rows)
+            if not (self.folder / file).exists():
                 content = io.BytesIO()
                 np.save(content, rows, allow_pickle=False)
-                write_atomic(self.folder / name, content.getvalue(), 0o600)
-            entry = {"contract": contract, "rows": len(rows), "file": name}
+                write_atomic(self.folder / file, content.getvalue(), 0o600)
+            entry: dict[str, object] = {"contract": contract, "rows": len(rows), "file": file}
+            if is_group(name) and table is not None:
+                entry["group_of"] = table
             append_line(self.file, json.dumps(entry), check)
+
+
+def is_group(name: str) -> bool:
+    """Whether a row set is one group of several, "column=level", as `columns.level_sets` names them."""
+    return "=" in name
+
+
+def _file_of(rows: np.ndarray) -> str:
+    return hashlib.sha256(rows.tobytes()).hexdigest()[:32] + ".npy"
 
 
 def difference(first: np.ndarray, second: np.ndarray) -> int:
@@ -192,10 +244,15 @@ def difference(first: np.ndarray, second: np.ndarray) -> int:
     return len(first) + len(second) - 2 * common
 
 
-def check_parties(parties: Sequence[str], least: int = 3) -> None:
-    """Refuse a sum over fewer parties than the owner wants: with two, each could subtract its own part."""
-    if len(parties) < least:
+def check_parties(parties: Sequence[str], least: int = 3, threshold: float = 1.0) -> None:
+    """Refuse sums over fewer parties than the owner wants: with two, each could subtract its own part.
+
+    Below a `threshold` of 1, parties may leave: the coordinator decides who is in a sum.
+    """
+    fewest = min(len(parties), max(2, math.ceil(threshold * len(parties))))
+    if fewest < least:
+        left = f" of {len(parties)} (threshold = {threshold:g})" * (fewest < len(parties))
         raise QueryRefused(
-            f"the query is a sum over {len(parties)} parties, and this party requires {least}. Set "
+            f"the query may open a sum over {fewest} parties{left}, and this party requires {least}. Set "
             "min_parties in its policy if fewer are wanted."
         )

@@ -25,8 +25,8 @@ import torch
 from ..crypto import exact
 from ..errors import BadData, ProtocolError
 from ..protocols.sum_steps import Down
-from . import design, risk_sets
-from .disclosure import check_concentration, check_saturated
+from . import design, rare_rows, risk_sets
+from .disclosure import LEAST, check_concentration, check_saturated, count_values
 from .lifetimes import COUNT_BOUND, _codes, check_cells, count_powers, read_events, read_times, to_cells
 from .newton import INTERCEPT, Scaling, upper
 from .recall import recall
@@ -48,6 +48,8 @@ class CoxRows:
     stratum: np.ndarray
     times: np.ndarray
     entry_times: np.ndarray | None
+    weights: np.ndarray | None = None
+    tallies: np.ndarray = field(default_factory=lambda: np.zeros(0))  # rows by combination of levels
     placed: dict[bytes, RiskRows] = field(default_factory=dict)
 
 
@@ -70,6 +72,8 @@ class CoxProgram:
     levels: Mapping[str, Sequence[Any]] | None = None
     missing: str = "drop"
     max_rounds: int = 25
+    min_count: int = LEAST
+    weights: str | None = None
 
     # --- what both sides know
 
@@ -86,6 +90,10 @@ class CoxProgram:
         return self.ties == "efron"
 
     @property
+    def is_weighted(self) -> bool:
+        return self.weights is not None
+
+    @property
     def variables(self) -> design.Variables:
         return design.read_formula(self.formula, response=False)
 
@@ -100,7 +108,7 @@ class CoxProgram:
 
     @property
     def used(self) -> list[str]:
-        more = [c for c in (self.time, self.event, self.entry) if c]
+        more = [c for c in (self.time, self.event, self.entry, self.weights) if c]
         return list(dict.fromkeys([*more, *self.categories]))
 
     def terms(self, agreement: design.Agreement) -> list[str]:
@@ -120,16 +128,18 @@ class CoxProgram:
         triangle = p * (p + 1) // 2
         if phase == COUNT:
             counts = 0 if self.by_site else 2 * len(self.strata_levels(agreement)) * int(down["cells"])
-            return counts + exact.LIMBS * (2 * p + triangle)
+            more = self.is_weighted + rare_rows.cells_length(self.formula, agreement)
+            return counts + exact.LIMBS * (2 * p + triangle + 2 * (p + 1) + more)
         if phase == GRAM:
             return exact.LIMBS * triangle
         if phase == SITE:
-            return exact.LIMBS * (1 + p + triangle)
+            return exact.LIMBS * (1 + p + triangle + rare_rows.POWERS * p)
         if phase == TEST and self.by_site:
             return exact.LIMBS * (3 + 2 * p + 3)
         k = int(down["starts"][-1])
         if phase == RISK:
-            return exact.LIMBS * k * (1 + p) * (1 + self.is_efron)
+            sums = k * ((1 + p) * (1 + self.is_efron) + self.is_weighted)
+            return exact.LIMBS * (sums + rare_rows.POWERS * p)
         if phase == TEST:
             return exact.LIMBS * k * p
         if phase == BIN:
@@ -167,7 +177,9 @@ class CoxProgram:
         check_predictor(placed, beta)
         if phase == RISK:
             sums = risk_sets.sum_risk_sets(placed, beta, self.is_efron)
-            parts = sums if self.is_efron else sums[:2]
+            parts = [*(sums if self.is_efron else sums[:2])]
+            parts += [placed.sum_deaths()] if self.is_weighted else []
+            parts.append(placed.powers)
             return exact.encode(np.concatenate([part.reshape(-1) for part in parts]))
         if phase == GRAM:
             weights = risk_sets.gram_weights(placed, beta, down["a"].numpy(), down["b"].numpy())
@@ -241,11 +253,18 @@ class CoxProgram:
         if codes:
             stratum = np.array([strata[tuple(v[c] for v, c in zip(levels, row))] for row in zip(*codes)])
         event = read_events(frame, self.event, (1,)) > 0
-        return CoxRows(x, cells, entry, event, stratum.astype(np.int64), times, starts)
+        weights = read_weights(frame, self.weights) if self.weights else None
+        tallies = rare_rows.count_cells(self.formula, agreement, frame)
+        return CoxRows(x, cells, entry, event, stratum.astype(np.int64), times, starts, weights, tallies)
 
     def _count(self, rows: CoxRows, agreement: design.Agreement, cells: int) -> np.ndarray:
         x, event = rows.x, rows.event
-        numbers = exact.encode(np.concatenate([x.sum(axis=0), x[event].sum(axis=0), upper(x.T @ x)]))
+        seen = count_values(np.column_stack([x, event]))
+        died = x[event] if rows.weights is None else x[event] * rows.weights[event][:, None]
+        total = [] if rows.weights is None else [[rows.weights[event].sum()]]
+        numbers = exact.encode(
+            np.concatenate([x.sum(axis=0), died.sum(axis=0), upper(x.T @ x), *total, seen, rows.tallies])
+        )
         if self.by_site:
             return numbers
         check_cells(cells, self.grid)
@@ -282,7 +301,7 @@ class CoxProgram:
             if (last < 0).any() or (points[last] != cells[rows.event]).any():
                 raise BadData("the coordinator's grid points do not include all events of this party.")
         rows.placed.clear()
-        rows.placed[key] = RiskRows(x, enter, leave, rows.stratum, rows.event, starts)
+        rows.placed[key] = RiskRows(x, enter, leave, rows.stratum, rows.event, starts, rows.weights)
         return rows.placed[key]
 
     def _own(self, rows: CoxRows, placed: RiskRows, down: Down, phase: int) -> np.ndarray:
@@ -291,13 +310,14 @@ class CoxProgram:
         check_predictor(placed, beta)
         sums = risk_sets.sum_risk_sets(placed, beta, self.is_efron)
         deaths = placed.sum_events(np.ones(int(placed.event.sum())))
-        ties = risk_sets.sum_ties(sums, deaths, self.is_efron)
-        event_x = placed.x[placed.event].sum(axis=0)
+        ties = risk_sets.sum_ties(sums, deaths, self.is_efron, placed.sum_deaths())
+        died = placed.x[placed.event]
+        event_x = died.sum(axis=0) if rows.weights is None else rows.weights[rows.event] @ died
         if phase == SITE:
             weights = risk_sets.gram_weights(placed, beta, ties.a, ties.b)
             gram = risk_sets.weighted_gram(placed.x, weights)
             part = risk_sets.partial_likelihood(sums, ties, gram, event_x, beta)
-            return np.concatenate([[part.value], part.gradient, upper(part.hessian)])
+            return np.concatenate([[part.value], part.gradient, upper(part.hessian), placed.powers])
         if phase != TEST:
             raise BadData(f"the coordinator asked for phase {phase}, which is not part of the agreed model.")
         columns = [placed.sum_events(placed.x[placed.event, j]) for j in range(placed.x.shape[1])]
@@ -325,7 +345,17 @@ def count_bins(points: int) -> int:
 def check_predictor(placed: RiskRows, beta: np.ndarray) -> None:
     """Refuse coefficients under which few rows have nearly all of the hazard exp(xβ)."""
     eta = placed.x @ beta
-    check_concentration(np.exp(eta - eta.max(initial=-np.inf)))
+    risk = np.exp(eta - eta.max(initial=-np.inf))
+    check_concentration(risk if placed.weights is None else placed.weights * risk)
+
+
+def read_weights(frame: pd.DataFrame, name: str) -> np.ndarray:
+    if not pd.api.types.is_numeric_dtype(frame[name].dtype):
+        raise BadData(f"column {name!r} contains non-numeric values; weights are numbers.")
+    weights: np.ndarray = frame[name].to_numpy(dtype=np.float64)
+    if not (np.isfinite(weights) & (weights > 0)).all():
+        raise BadData(f"column {name!r} has weights that are not above 0.")
+    return weights
 
 
 def write(values: np.ndarray) -> torch.Tensor:

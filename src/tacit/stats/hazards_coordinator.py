@@ -13,8 +13,9 @@ import torch
 from ..crypto import exact
 from ..errors import BadData
 from ..protocols.sum_steps import Down
-from . import design, risk_sets
+from . import design, rare_rows, risk_sets
 from .ascent import NEARLY, Ascent
+from .disclosure import check_values
 from .families import load_scipy
 from .hazards import BIN, COUNT, GRAM, POWERS, RISK, SITE, TEST, CoxProgram, count_bins, write
 from .inference import chi2_p
@@ -46,6 +47,7 @@ class CoxEstimate:
     concordance: float = float("nan")
     concordance_error: float = 0.0
     ph_test: pd.DataFrame = field(default_factory=pd.DataFrame)
+    noise_share: float = 0.0  # the largest part of a variance that is noise
 
 
 @dataclass
@@ -81,8 +83,16 @@ def coordinate(program: CoxProgram) -> Generator[Down, np.ndarray, CoxEstimate]:
     }
 
     total = yield {**base, "phase": torch.tensor(COUNT)}
-    numbers = exact.decode(total[-exact.LIMBS * (2 * p + p * (p + 1) // 2) :])
-    first, event_x, second = numbers[:p], numbers[p : 2 * p], symmetric(numbers[2 * p :], p)
+    triangle = p * (p + 1) // 2
+    length = 2 * p + triangle + program.is_weighted + 2 * (p + 1)
+    every = exact.decode(
+        total[-exact.LIMBS * (length + rare_rows.cells_length(program.formula, agreement)) :]
+    )
+    numbers, tallies = np.split(every, [length])
+    rare_rows.check_cells(OWNER, program.formula, agreement, tallies, program.min_count)
+    first, event_x, second = numbers[:p], numbers[p : 2 * p], symmetric(numbers[2 * p : 2 * p + triangle], p)
+    weight = float(numbers[2 * p + triangle]) if program.is_weighted else float(events)
+    check_values(OWNER, [*names, program.event], numbers[-2 * (p + 1) :], rows, program.min_count)
     mean = first / rows
     spread = second / rows - np.outer(mean, mean)
     size = np.sqrt(np.maximum(np.diag(second) / rows, 1e-300))
@@ -97,25 +107,33 @@ def coordinate(program: CoxProgram) -> Generator[Down, np.ndarray, CoxEstimate]:
         check_columns(spread, names, OWNER)
     scaling = Scaling(mean, scale, None)
     base |= {"center": write(mean), "scaled": write(scale)}
-    event_x = (event_x - events * mean) / scale
+    event_x = (event_x - weight * mean) / scale
     layout = None
     if not program.by_site:
-        layout = _lay_out(program, np.asarray(total[: -len(numbers) * exact.LIMBS]), agreement, cells)
+        layout = _lay_out(program, np.asarray(total[: -len(every) * exact.LIMBS]), agreement, cells)
         base |= layout.down()
     # l2 is as for glm: of −log-likelihood/n + l2/2 Σβ², in the columns' own units
     ascent = Ascent(np.zeros(p), rows * program.l2 / scale**2, np.zeros(p))
+
+    def check(total: np.ndarray) -> np.ndarray:
+        rest, powers = np.split(total, [-rare_rows.POWERS * p])
+        rare_rows.check_columns(OWNER, names, powers, rows, program.min_count)
+        return rest
+
     null = None
     rounds, part, sums, ties = 2, None, None, None
     for _ in range(program.max_rounds):
         down = {**base, "beta": write(ascent.point)}
         if layout is None:
-            total = exact.decode((yield {**down, "phase": torch.tensor(SITE)}))
+            total = check(exact.decode((yield {**down, "phase": torch.tensor(SITE)})))
             part = Partial(float(total[0]), total[1 : 1 + p], symmetric(total[1 + p :], p))
             rounds += 1
         else:
-            total = exact.decode((yield {**down, "phase": torch.tensor(RISK)}))
-            sums = _read_sums(total, len(layout.points), p, program.is_efron)
-            ties = risk_sets.sum_ties(sums, layout.deaths, program.is_efron)
+            total = check(exact.decode((yield {**down, "phase": torch.tensor(RISK)})))
+            k = len(layout.points)
+            died = total[-k:] if program.is_weighted else layout.deaths
+            sums = _read_sums(total, k, p, program.is_efron)
+            ties = risk_sets.sum_ties(sums, layout.deaths, program.is_efron, died)
             total = exact.decode(
                 (yield {**down, "phase": torch.tensor(GRAM), "a": write(ties.a), "b": write(ties.b)})
             )
@@ -155,24 +173,28 @@ def coordinate(program: CoxProgram) -> Generator[Down, np.ndarray, CoxEstimate]:
         0 if layout is None else len(layout.points),
     )
     down = {**base, "beta": write(beta), "phase": torch.tensor(TEST)}
-    total = exact.decode((yield down))
-    estimate.rounds += 1
+    if layout is None or not program.is_weighted:  # residuals of weighted rows have no agreed test
+        total = exact.decode((yield down))
+        estimate.rounds += 1
     if layout is None:
         agree, tied, pairs = total[-3:]
         estimate.concordance = (agree + tied / 2) / pairs if pairs else float("nan")
         residual, weighted = total[3 : 3 + p], total[3 + p : 3 + 2 * p]
         count, g1, g2 = total[:3]
+        if program.is_weighted:
+            return estimate
         _test(estimate, scaling, weighted - g1 / count * residual, g2 - g1**2 / count)
         return estimate
     assert best_sums is not None
     assert best_ties is not None
-    residuals = (
-        total.reshape(-1, p) - best_ties.a[:, None] * best_sums.s1 - best_ties.b[:, None] * best_sums.e1
-    )
-    g = _transform(program, layout)
-    g = g - (layout.deaths * g).sum() / layout.deaths.sum()
-    _test(estimate, scaling, g @ residuals, float((layout.deaths * g**2).sum()))
-    estimate.baseline = _baseline(program, agreement, layout, best_sums)
+    if not program.is_weighted:
+        residuals = (
+            total.reshape(-1, p) - best_ties.a[:, None] * best_sums.s1 - best_ties.b[:, None] * best_sums.e1
+        )
+        g = _transform(program, layout)
+        g = g - (layout.deaths * g).sum() / layout.deaths.sum()
+        _test(estimate, scaling, g @ residuals, float((layout.deaths * g**2).sum()))
+    estimate.baseline = _baseline(program, agreement, layout, best_sums, died)
     spread_score = float(np.sqrt(max(beta @ (spread / np.outer(scale, scale)) @ beta, 0.0)))
     if spread_score > 0:
         bins = count_bins(len(layout.points))
@@ -254,7 +276,7 @@ def _smallest(exits: np.ndarray, group: np.ndarray, points: list[np.ndarray], co
 
 def _read_sums(total: np.ndarray, k: int, p: int, efron: bool) -> RiskSums:
     s0, s1 = total[:k], total[k : k + k * p].reshape(k, p)
-    rest = total[k + k * p :]
+    rest = total[k + k * p : 2 * (k + k * p)]
     if not efron:
         return RiskSums(s0, s1, np.zeros(k), np.zeros((k, p)))
     return RiskSums(s0, s1, rest[:k], rest[k:].reshape(k, p))
@@ -287,10 +309,10 @@ def _test(estimate: CoxEstimate, scaling: Scaling, weighted: np.ndarray, spread:
 
 
 def _baseline(
-    program: CoxProgram, agreement: design.Agreement, layout: _Layout, sums: RiskSums
+    program: CoxProgram, agreement: design.Agreement, layout: _Layout, sums: RiskSums, deaths: np.ndarray
 ) -> pd.DataFrame:
     """Breslow's estimate, for a row whose columns are at the mean of all rows."""
-    hazard = layout.deaths / sums.s0
+    hazard = deaths / sums.s0
     tables = []
     levels: list[Any] = program.strata_levels(agreement)
     for s, (a, b) in enumerate(zip(layout.starts[:-1], layout.starts[1:])):

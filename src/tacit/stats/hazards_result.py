@@ -19,9 +19,13 @@ from .hazards import CoxProgram
 from .hazards_coordinator import CoxEstimate
 from .inference import chi2_p, format_table, wald_table
 from .newton import INTERCEPT
+from .private_hazards import PrivateCoxProgram
 
 if TYPE_CHECKING:
     from ..report.svg import Figure
+
+
+PARTIAL = ("log_likelihood", "loglik_null", "likelihood_ratio", "concordance", "concordance_error", "ph_test")
 
 
 @dataclass
@@ -52,7 +56,7 @@ class CoxModel(JobResult):
         "notes",
     )
 
-    program: CoxProgram = field(repr=False)
+    program: CoxProgram | PrivateCoxProgram = field(repr=False)
     found: CoxEstimate = field(repr=False)
     ledger: Ledger = field(repr=False)
     notes: tuple[str, ...] = ()
@@ -73,6 +77,11 @@ class CoxModel(JobResult):
     ph_test = property(lambda self: self.found.ph_test)
     concordance = property(lambda self: self.found.concordance)
     concordance_error = property(lambda self: self.found.concordance_error)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether sums had noise. Such a model has no partial likelihood, nor what follows from it."""
+        return isinstance(self.program, PrivateCoxProgram)
 
     @property
     def strata(self) -> str:
@@ -137,8 +146,12 @@ class CoxModel(JobResult):
         if self.strata or not len(self.found.baseline):
             raise bad("predict_survival", "strata", self.strata, "a model without strata")
         base = self.found.baseline
-        place = np.searchsorted(base["time"].to_numpy(), np.asarray(times, dtype=float), side="right")
-        cumulative = np.concatenate([[0.0], base["cumulative_hazard"].to_numpy()])[place]
+        known = np.concatenate([[0.0], base["cumulative_hazard"].to_numpy()])
+        when = np.asarray(times, dtype=float)
+        if self.is_private:  # hazards are constant between grid points
+            cumulative = np.interp(when, [0.0, *base["time"]], known)
+        else:
+            cumulative = known[np.searchsorted(base["time"].to_numpy(), when, side="right")]
         hazard = self.predict(frame)
         return pd.DataFrame(
             np.exp(-np.outer(cumulative, hazard.to_numpy())), index=pd.Index(list(times)), columns=frame.index
@@ -150,7 +163,8 @@ class CoxModel(JobResult):
 
     def to_dict(self) -> dict[str, Any]:
         values = super().to_dict()
-        return {k: v for k, v in values.items() if v not in ([], "")}
+        hidden = {"aic", "likelihood_ratio_p", "dropped", *PARTIAL} if self.is_private else set()
+        return {k: v for k, v in values.items() if k not in hidden and v not in ([], "")}
 
     def _page(self) -> str:
         from ..report.layout import Section, figure
@@ -184,6 +198,10 @@ class CoxModel(JobResult):
             "Likelihood ratio:": f"{self.likelihood_ratio:.4f} (p = {self.likelihood_ratio_p:.4g})",
             "Concordance:": f"{self.concordance:.4f} (± {self.concordance_error:.4f} by binning)",
         }
+        if self.is_private:
+            for name in ("Partial log-lik.:", "Likelihood ratio:", "Concordance:", "Dropped (missing):"):
+                del lines[name]
+            lines["ε, δ:"] = f"{self.ledger.spent[-1].epsilon:g}, {self.ledger.spent[-1].delta:g} of one row"
         table = format_table(self.summary())
         rule = "=" * max(len(line) for line in table.splitlines())
         return "\n".join([rule, *(f"{k:<20}{v}" for k, v in lines.items()), rule, table, *self.notes])

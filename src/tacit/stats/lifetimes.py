@@ -22,6 +22,7 @@ from ..errors import BadData, ProtocolError
 from ..parameters import bad
 from ..protocols.sum_steps import Down
 from . import design
+from .columns import level_sets
 from .recall import recall
 
 MOST_CELLS = 1 << 17  # of a grid; more is a wrong unit rather than a wish
@@ -39,7 +40,10 @@ def check_grid(grid: Any, owner: str) -> float | list[float]:
         if not 0 < float(grid) < float("inf"):
             raise bad(owner, "grid", grid, "a width above 0, or increasing times")
         return float(grid)
-    points = [float(v) for v in grid]
+    try:
+        points = [float(v) for v in grid]
+    except (TypeError, ValueError):
+        raise bad(owner, "grid", grid, "a width above 0, or increasing times") from None
     if len(points) < 1 or points[0] < 0 or any(b <= a for a, b in pairwise(points)):
         raise bad(owner, "grid", grid, "a width above 0, or increasing times of at least 0")
     return points
@@ -123,7 +127,8 @@ def read_events(frame: pd.DataFrame, name: str, causes: Sequence[Any]) -> np.nda
         codes[here], known = k, known | here
     if not known.all():
         raise BadData(
-            f"column {name!r} has values other than 0 (censored) and {', '.join(map(repr, causes))} (event).",
+            f"column {name!r} has values other than 0 (censored) and {', '.join(map(repr, causes))} (event). "
+            "Code it so, or leave these rows out.",
             outside=f"its column {name!r} has values that are not among the agreed events",
         )
     return codes
@@ -207,9 +212,11 @@ class LifetimeProgram:
         return len(agreement.levels[self.by]) if self.by else 1, strata
 
     def row_sets(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
-        """All rows that the sums are about: complete cases, for the guard against differencing."""
+        """The rows that the sums are about, complete cases, and those of each group."""
         design.check_columns(table, self.used)
-        return {"all rows": design.has_all(table, self.used)}
+        complete = design.has_all(table, self.used)
+        groups = level_sets(table, self.by) if self.by else {}
+        return {"all rows": complete, **{name: rows & complete for name, rows in groups.items()}}
 
     def local(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
         design.check_columns(table, self.used)

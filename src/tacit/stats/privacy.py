@@ -33,7 +33,7 @@ class AboutRows(Protocol):
     """A program that is about some of a table's rows; others are about all of them."""
 
     def row_sets(self, table: pd.DataFrame) -> Mapping[str, np.ndarray]:
-        """Return the rows (as truth values) by a name that says which they are."""
+        """Return the rows (as truth values) by a name that says which they are; groups are "column=level"."""
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ from ..accounting.compose import Release
 from ..parties.ledger import Spend
 from ..protocols.sum_steps import Down
 from . import design, noise_share
+from .bounded_design import WRONG_EXITS, declared_rows, leave_out, wrong_exits
 from .lifetimes import _codes, read_events, read_times, to_cells
 from .noise_share import BOUND, SCALE, Block
 
@@ -76,7 +77,9 @@ class PrivateLifetimeProgram:
     def local(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
         used = [c for c in (self.time, self.event, self.by) if c]
         design.check_columns(table, used)
-        frame = design.complete_cases(table, used, self.missing)
+        levels = {self.by: [design.plain_level(v) for v in self.groups]} if self.by else {}
+        frame = declared_rows(table, used, levels, self.missing)
+        frame = leave_out(frame, wrong_exits(frame, self.time, self.event, self.causes), WRONG_EXITS)
         # later times are departures at the end of the grid: nothing about them is opened
         end = float(self.grid[-1])
         times = read_times(frame, self.time)

@@ -8,7 +8,7 @@ the norm √p, so one row changes a sum by a known amount whatever the formula c
 find the neighborhood of the maximum; the last has most of the budget, and its noise is in the standard
 errors:
 
-    Cov = H⁻¹ (H + σ_g² I + σ_H² |step|² I) H⁻¹
+    Cov = H⁻¹ (H + σ_g² I + σ_H² |step|² I) H⁻¹ + what noise hides (noisy_score.py)
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from ..errors import BadData
 from ..parties.ledger import Spend
 from ..protocols.sum_steps import Down
 from . import design, noise_share
+from .bounded_design import BoundedDesign, check_coefficients, declared_rows
 from .families import Family, make_family
 from .newton import INTERCEPT, symmetric, upper
 from .noise_share import BOUND, SCALE, Block
+from .noisy_score import HIDDEN, make_positive
 from .recall import recall
 
 EARLY = 0.08  # of the budget, for each round but the last
 ROUNDS = {"gaussian": 1, "binomial": 5, "poisson": 6}
-PROBES = 512  # rows that show the range of a term over the declared bounds
+HIDDEN_LINEAR = 2.0  # of a linear coefficient: from end to end of its column twice the outcome's range
 ROWS = 0.02  # of a round's budget, for the number of rows
 
 
@@ -86,18 +88,20 @@ class PrivateGlmProgram:
         return design.read_formula(self.formula, response=True).response[0]
 
     @cached_property
-    def agreement(self) -> design.Agreement:
-        """Levels are declared, not discovered."""
-        used = {
-            name: tuple(design.plain_level(v) for v in self.levels[name])
-            for name in self.columns
-            if name in self.levels
-        }
-        return design.Agreement(used)
+    def bounded(self) -> BoundedDesign:
+        return BoundedDesign(self.formula, tuple(self.columns), self.bounds, self.levels)
 
-    @cached_property
+    @property
+    def agreement(self) -> design.Agreement:
+        return self.bounded.agreement
+
+    @property
     def terms(self) -> list[str]:
-        return design.term_names(self.formula, self.columns, self.agreement)
+        return self.bounded.terms
+
+    @property
+    def ranges(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.bounded.ranges
 
     # --- privacy
 
@@ -132,50 +136,10 @@ class PrivateGlmProgram:
 
     # --- a party
 
-    @cached_property
-    def ranges(self) -> tuple[np.ndarray, np.ndarray]:
-        """The middle and half of the range of each term over the declared bounds, found on made-up rows."""
-        rng = np.random.default_rng(0)
-        probe = {}
-        for name in self.columns:
-            if name in self.agreement.levels:
-                levels = self.agreement.levels[name]
-                codes = rng.integers(0, len(levels), PROBES)
-                codes[: len(levels)] = np.arange(len(levels))[:PROBES]
-                probe[name] = pd.Series([levels[c] for c in codes])
-            else:
-                low, high = self.bounds[name]
-                probe[name] = pd.Series(rng.choice([low, (low + high) / 2, high], PROBES))
-        _, x = design.model_matrix(self.formula, self.columns, self.agreement, pd.DataFrame(probe))
-        low, high = x.min(axis=0), x.max(axis=0)
-        middle, half = (low + high) / 2, (high - low) / 2
-        where = [k for k, name in enumerate(self.terms) if name == INTERCEPT]
-        middle[where], half[where] = 0.0, 1.0
-        if not where:
-            middle, half = np.zeros_like(middle), np.maximum(np.abs(low), np.abs(high))
-        return middle, np.where(half > 0, half, 1.0)
-
     def _read(self, table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
         design.check_columns(table, self.columns)
-        frame = design.complete_cases(table, self.columns, self.missing)
-        p = len(self.terms)
-        if not len(frame):
-            return np.zeros(0), np.zeros((0, p))
-        clipped = frame.assign(
-            **{
-                name: np.clip(
-                    frame[name].to_numpy(dtype=np.float64), self.bounds[name][0], self.bounds[name][1]
-                )
-                for name in self.columns
-                if name not in self.agreement.levels
-            }
-        )
-        y, x = design.model_matrix(self.formula, self.columns, self.agreement, clipped)
+        y, x = self.bounded.read(declared_rows(table, self.columns, self.agreement.levels, self.missing))
         assert y is not None
-        middle, half = self.ranges
-        x = (x - middle) / half
-        size = np.sqrt((x**2).sum(axis=1))
-        x = x * np.minimum(1.0, np.sqrt(p) / np.maximum(size, 1e-300))[:, None]
         low, high = self.bounds[self.response]
         return np.clip(y, low, high), x
 
@@ -189,7 +153,7 @@ class PrivateGlmProgram:
             unit = (2 * y - low - high) / (high - low)
             parts = [unit @ x, upper(x.T @ x), [len(y)], [float(unit @ unit)]]
         else:
-            mu = self._mean(x @ down["point"].numpy())
+            mu = self._mean(x @ check_coefficients(down["point"].numpy(), x.shape[1]))
             weight = mu * (1 - mu) if self.family == "binomial" else mu
             parts = [(y - mu) @ x, upper(x.T @ (weight[:, None] * x)), [len(y)]]
         return noise_share.add_noise(
@@ -218,13 +182,13 @@ class PrivateGlmProgram:
             rows = float(total[p + triangle])
             extra = float(total[-1])
             noise = self._noise(k)
-            hessian = _make_positive(hessian, np.sqrt(noise[1] * p), rows)
+            hessian, hidden = make_positive(hessian, noise[1])
             ridge = self._ridge(rows)
             step = np.linalg.solve(hessian + ridge, gradient - ridge @ point)
             if self.family != "gaussian":  # a noisy step is no reason to leave the range of scores
                 step *= min(1.0, 4.0 / max(float(np.abs(step).sum()), 1e-300))
             point = point + step
-        return self._conclude(point, step, hessian, noise, rows, extra, gradient)
+        return self._conclude(point, step, hessian, hidden, noise, rows, extra, gradient)
 
     def _ridge(self, rows: float) -> np.ndarray:
         _, half = self.ranges
@@ -241,6 +205,7 @@ class PrivateGlmProgram:
         point: np.ndarray,
         step: np.ndarray,
         hessian: np.ndarray,
+        hidden: np.ndarray,
         noise: list[float],
         rows: float,
         extra: float,
@@ -257,7 +222,9 @@ class PrivateGlmProgram:
             variance = max(residual / max(rows - p, 1.0), 1e-12)
         added = (noise[0] + noise[1] * moved) * np.eye(p)
         exact = variance * inverse @ hessian @ inverse
-        covariance = exact + inverse @ added @ inverse
+        # what noise hides is not known, rather than near the point where the estimate stayed
+        unknown = (HIDDEN_LINEAR if self.family == "gaussian" else HIDDEN) ** 2 * hidden @ hidden.T
+        covariance = exact + inverse @ added @ inverse + unknown
         share = float(np.max(1 - np.diag(exact) / np.diag(covariance)))
         middle, half = self.ranges
         back = np.diag(1 / half)
@@ -275,10 +242,3 @@ class PrivateGlmProgram:
         return PrivateEstimate(
             self.terms, beta, covariance, variance * factor**2, rows, self.max_steps, self.agreement, share
         )
-
-
-def _make_positive(matrix: np.ndarray, noise: float, rows: float) -> np.ndarray:
-    """Return the matrix with eigenvalues of at least the size of the noise."""
-    values, vectors = np.linalg.eigh(matrix)
-    least = max(noise, 1e-6 * max(rows, 1.0))
-    return (vectors * np.maximum(values, least)) @ vectors.T  # type: ignore[no-any-return]

@@ -23,9 +23,9 @@ import torch
 from ..crypto import exact
 from ..errors import BadData, ProtocolError
 from ..protocols.sum_steps import Down
-from . import design, families
+from . import design, families, rare_rows
 from .ascent import Ascent
-from .disclosure import check_concentration, check_saturated
+from .disclosure import LEAST, check_concentration, check_saturated, count_values
 from .glm_sums import Pieces, count_third, firth_pieces, newton_pieces
 from .newton import Scaling, check_columns, invert, is_positive, solve, symmetric, upper
 from .recall import recall
@@ -43,7 +43,9 @@ class GlmRows:
     variance_weights: np.ndarray
     frequency: np.ndarray
     offset: np.ndarray
+    cells: np.ndarray  # rows by combination of levels
     standardized: dict[bytes, np.ndarray] = field(default_factory=dict)
+    powers: dict[bytes, np.ndarray] = field(default_factory=dict)
 
     @property
     def weights(self) -> np.ndarray:
@@ -53,7 +55,12 @@ class GlmRows:
         key = scaling.center.tobytes() + scaling.scale.tobytes()
         if key not in self.standardized:
             self.standardized = {key: scaling.apply(self.x)}
+            self.powers = {key: rare_rows.sum_powers(self.standardized[key])}
         return self.standardized[key]
+
+    def power_sums(self, scaling: Scaling) -> np.ndarray:
+        self.scaled(scaling)
+        return self.powers[scaling.center.tobytes() + scaling.scale.tobytes()]
 
 
 @dataclass
@@ -100,6 +107,7 @@ class GlmProgram:
     levels: Mapping[str, Sequence[Any]] | None = None
     missing: str = "drop"
     max_rounds: int = 10
+    min_count: int = LEAST
 
     # --- what both sides know
 
@@ -149,9 +157,10 @@ class GlmProgram:
         triangle = p * (p + 1) // 2
         phase = int(down["phase"])
         if phase == START:
-            numbers = 3 + 3 * p + triangle
+            agreement = design.Agreement.from_tensor(down["levels"])
+            numbers = 3 + 3 * p + triangle + 2 * (p + 1) + rare_rows.cells_length(self.formula, agreement)
         elif phase == NEWTON:
-            numbers = self._sizes.count(p) + self._sizes.count(1)
+            numbers = self._sizes.count(p) + self._sizes.count(1) + rare_rows.POWERS * p
             numbers += (count_third(p) + triangle) if self.firth else 0
         else:
             numbers = 2 + triangle
@@ -190,7 +199,7 @@ class GlmProgram:
         scaling = _read_scaling(down)
         x = rows.scaled(scaling)
         if phase == NEWTON:
-            return exact.encode(self._newton(rows, x, down))
+            return exact.encode(np.concatenate([self._newton(rows, x, down), rows.power_sums(scaling)]))
         if phase != FINISH or not self._has_finish:
             raise BadData(f"the coordinator asked for phase {phase}, which is not part of the agreed model.")
         return exact.encode(self._finish(rows, x, down))
@@ -215,7 +224,8 @@ class GlmProgram:
         n = len(frame)
         if n == 0:
             none = np.zeros(0)
-            return GlmRows(none, np.zeros((0, len(self._terms(agreement)))), none, none, none)
+            cells = np.zeros(rare_rows.cells_length(self.formula, agreement))
+            return GlmRows(none, np.zeros((0, len(self._terms(agreement)))), none, none, none, cells)
         y, x = design.model_matrix(self.formula, self.columns, agreement, frame)
         assert y is not None
         families.check_outcome(self.model, y)
@@ -228,7 +238,10 @@ class GlmProgram:
             raise BadData(f"column {self.exposure!r} has exposures that are not above 0.")
         offset = _numbers(frame, self.offset, np.zeros(n)) + np.log(exposure)
         is_frequency = self.weight_kind == "frequency"
-        return GlmRows(y, x, ones if is_frequency else weights, weights if is_frequency else ones, offset)
+        cells = rare_rows.count_cells(self.formula, agreement, frame)
+        return GlmRows(
+            y, x, ones if is_frequency else weights, weights if is_frequency else ones, offset, cells
+        )
 
     def _start(self, rows: GlmRows, down: Down) -> np.ndarray:
         family, w, x, y = self.model, rows.weights, rows.x, rows.y
@@ -246,6 +259,8 @@ class GlmProgram:
                 w @ x**2,
                 x.T @ (weight * z),
                 upper(x.T @ (weight[:, None] * x)),
+                count_values(np.column_stack([x, y])),
+                rows.cells,
             ]
         )
 

@@ -11,8 +11,9 @@ import torch
 from ..crypto import exact
 from ..errors import BadData
 from ..protocols.sum_steps import Down
-from . import design
+from . import design, rare_rows
 from .ascent import NEARLY, Ascent
+from .disclosure import check_values
 from .glm_sums import NewtonSums, count_third, read_third
 from .newton import Scaling, check_columns, invert, solve, symmetric
 from .regression import FINISH, NEWTON, SITES, START, GlmEstimate, GlmProgram, write_scaling
@@ -40,9 +41,13 @@ def coordinate(program: GlmProgram) -> Sums:
     total = exact.decode((yield {**levels, "phase": torch.tensor(START)}))
     weight, frequency, mean_y = total[0], total[1], total[2] / total[0]
     first, second, moment = (total[3 + k * p : 3 + (k + 1) * p] for k in range(3))
-    gram = symmetric(total[3 + 3 * p :], p)
+    numbers, cells = np.split(total, [3 + 3 * p + p * (p + 1) // 2 + 2 * (p + 1)])
+    gram = symmetric(numbers[3 + 3 * p : -2 * (p + 1)], p)
     if program.model.name == "binomial" and mean_y in (0.0, 1.0):
         raise BadData(f"{OWNER}: the outcome {program.variables.response[0]!r} is {mean_y:g} in all rows.")
+    columns = [*names, program.variables.response[0]]
+    rare_rows.check_cells(OWNER, program.formula, agreement, cells, program.min_count)
+    check_values(OWNER, columns, numbers[-2 * (p + 1) :], counts.rows, program.min_count)
     scaling = Scaling.from_moments(weight, first, second, names)
     back = scaling.back
     is_penalized = program.l2 > 0 or program.l1 > 0
@@ -59,7 +64,9 @@ def coordinate(program: GlmProgram) -> Sums:
         down = {**base, "point": _tensor(state.fit.point), "null": _tensor(state.null.point)}
         if program.firth:
             down["inverse"] = _tensor(state.inverse)
-        sums = state.take(exact.decode((yield down)), p, is_penalized) or sums
+        total, powers = np.split(exact.decode((yield down)), [-rare_rows.POWERS * p])
+        rare_rows.check_columns(OWNER, names, powers, counts.rows, program.min_count)
+        sums = state.take(total, p, is_penalized) or sums
         if state.is_done:
             break
         if state.fit.has_stalled:

@@ -11,10 +11,13 @@ from `enter` to `leave` − 1; with an event, its event is at `leave` − 1. Sum
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+
+from .rare_rows import sum_powers
 
 PAIRS = 50_000_000  # compared one by one; with more, scores are compared by bin
 BINS = 1000
@@ -30,6 +33,11 @@ class RiskRows:
     stratum: np.ndarray
     event: np.ndarray  # bool
     starts: np.ndarray
+    weights: np.ndarray | None = None
+
+    @cached_property
+    def powers(self) -> np.ndarray:
+        return sum_powers(self.x)
 
     @property
     def count(self) -> int:
@@ -39,6 +47,16 @@ class RiskRows:
     def position(self) -> np.ndarray:
         """The position of the events."""
         return self.leave[self.event] - 1  # type: ignore[no-any-return]
+
+    def hazards(self, beta: np.ndarray) -> np.ndarray:
+        """Return w·exp(xβ) of each row."""
+        risk: np.ndarray = np.exp(np.minimum(self.x @ beta, 700.0))
+        return risk if self.weights is None else self.weights * risk
+
+    def sum_deaths(self) -> np.ndarray:
+        """Return the weight of the events at each position: how many they are, without weights."""
+        one = np.ones(int(self.event.sum())) if self.weights is None else self.weights[self.event]
+        return self.sum_events(one)
 
     def sum_events(self, values: np.ndarray) -> np.ndarray:
         """Return Σ values over the events at each position."""
@@ -72,7 +90,7 @@ class RiskSums(NamedTuple):
 def sum_risk_sets(rows: RiskRows, beta: np.ndarray, efron: bool) -> RiskSums:
     """Return one party's sums at each position; E0 and E1 are 0 for Breslow's ties."""
     p, k = rows.x.shape[1], rows.count
-    risk = np.exp(np.minimum(rows.x @ beta, 700.0))
+    risk = rows.hazards(beta)
     s0 = rows.sum_risk(risk)
     s1 = np.empty((k, p))
     e0, e1 = np.zeros(k), np.zeros((k, p))
@@ -87,7 +105,10 @@ def sum_risk_sets(rows: RiskRows, beta: np.ndarray, efron: bool) -> RiskSums:
 
 
 class Ties(NamedTuple):
-    """Σ over the tied events l = 0 … d−1 of powers of c = l/d (0 for Breslow) and of φ = S0 − c·E0."""
+    """Σ over the tied events l = 0 … d−1 of powers of c = l/d (0 for Breslow) and of φ = S0 − c·E0.
+
+    With weights, S0 and E0 have them, and each of the d terms has the mean weight of the events.
+    """
 
     log: float  # Σ log φ
     a: np.ndarray  # Σ 1/φ
@@ -97,19 +118,20 @@ class Ties(NamedTuple):
     bb: np.ndarray
 
 
-def sum_ties(sums: RiskSums, deaths: np.ndarray, efron: bool) -> Ties:
-    """Return the sums over tied events at each position."""
+def sum_ties(sums: RiskSums, deaths: np.ndarray, efron: bool, weights: np.ndarray | None = None) -> Ties:
+    """Return the sums over tied events at each position; `weights` are the sums of their weights."""
     d = deaths.astype(np.int64)
     k = np.repeat(np.arange(len(d)), d)
     c = (np.arange(len(k)) - np.repeat(np.cumsum(d) - d, d)) / d[k] if efron else np.zeros(len(k))
     phi = sums.s0[k] - c * sums.e0[k]
     one = 1.0 / phi
+    unit = np.ones(len(k)) if weights is None else (weights / np.maximum(d, 1))[k]
 
     def add(values: np.ndarray) -> np.ndarray:
-        return np.bincount(k, values, minlength=len(d))
+        return np.bincount(k, unit * values, minlength=len(d))
 
     return Ties(
-        float(np.log(phi).sum()), add(one), add(-c * one), add(one**2), add(-c * one**2), add(c**2 * one**2)
+        float(unit @ np.log(phi)), add(one), add(-c * one), add(one**2), add(-c * one**2), add(c**2 * one**2)
     )
 
 
@@ -118,7 +140,7 @@ def gram_weights(rows: RiskRows, beta: np.ndarray, a: np.ndarray, b: np.ndarray)
     reach = np.concatenate([[0.0], np.cumsum(a)])
     weight = reach[rows.leave] - reach[rows.enter]
     weight[rows.event] += b[rows.position]
-    return weight * np.exp(np.minimum(rows.x @ beta, 700.0))  # type: ignore[no-any-return]
+    return weight * rows.hazards(beta)  # type: ignore[no-any-return]
 
 
 def weighted_gram(x: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from ..crypto import exact
 from ..errors import BadData
 from ..protocols.sum_steps import Down
 from . import curves, design
+from .columns import level_sets
 from .lifetimes import read_events, read_times
 from .newton import symmetric, upper
 
@@ -62,9 +63,11 @@ class SiteLogrankProgram:
         return exact.LIMBS * (3 * g + g * (g + 1) // 2)
 
     def row_sets(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
-        """All rows that the sums are about: complete cases, for the guard against differencing."""
+        """The rows that the sums are about, complete cases, and those of each group."""
         design.check_columns(table, self.used)
-        return {"all rows": design.has_all(table, self.used)}
+        complete = design.has_all(table, self.used)
+        groups = level_sets(table, self.by)
+        return {"all rows": complete, **{name: rows & complete for name, rows in groups.items()}}
 
     def local(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
         design.check_columns(table, self.used)

@@ -23,6 +23,7 @@ from ..errors import ProtocolError
 from ..protocols.sum_steps import Down, SumProgram
 from . import design
 from .clustered import FINAL, GeeProgram, MixedProgram
+from .disclosure import LEAST
 from .meta_analysis import MetaProgram
 from .regression import GlmEstimate, GlmProgram
 
@@ -41,6 +42,7 @@ class SiteModelProgram:
     glm_rounds: int
     max_rounds: int
     parties: Sequence[str] = ()  # meta: who has which place
+    min_count: int = LEAST
 
     @cached_property
     def first(self) -> GlmProgram:
@@ -51,6 +53,7 @@ class SiteModelProgram:
             levels=self.levels,
             missing=self.missing,
             max_rounds=self.glm_rounds,
+            min_count=self.min_count,
         )
 
     def second(

@@ -13,7 +13,7 @@ import pandas as pd
 from .columns import MISSING, OTHER
 from .comparisons import GroupTest, anova, chi_square, mean_difference, share_difference, ttest
 from .description import ALL, ColumnMoments, Descriptions
-from .disclosure import suppress
+from .disclosure import suppress, suppress_table
 from .noisy_crosstab import independence_test
 from .noisy_tests import CLEAR, compare_means
 
@@ -26,10 +26,22 @@ class TableOptions:
     total: bool = True  # a column for all rows
 
 
-def shown_counts(counts: np.ndarray, least: int) -> list[float]:
-    """Counts with NaN in place of those that are not shown."""
-    hidden = suppress(counts, least)
-    return [math.nan if h else float(c) for c, h in zip(counts, hidden)]
+def hide_counts(counts: Mapping[str, int], least: int) -> dict[str, bool]:
+    """Which counts by group are not shown, beside a total that is: rows without a group are one more."""
+    groups = [g for g in counts if g != ALL]
+    rest = counts[ALL] - sum(counts[g] for g in groups)
+    hidden = suppress(np.array([*(counts[g] for g in groups), rest]), least)
+    return {ALL: 0 < counts[ALL] < least} | {g: bool(h) for g, h in zip(groups, hidden)}
+
+
+def hide_levels(tables: Mapping[str, np.ndarray], least: int) -> dict[str, np.ndarray]:
+    """Which counts by group and level are not shown, beside the totals of groups and of levels."""
+    groups = [g for g in tables if g != ALL]
+    if not groups:
+        return {ALL: suppress(tables[ALL], least)}
+    rest = tables[ALL] - sum(tables[g] for g in groups)
+    hidden = suppress_table(np.stack([*(tables[g] for g in groups), rest]), least)
+    return {ALL: suppress(tables[ALL], least)} | dict(zip(groups, hidden))
 
 
 def tidy(found: Descriptions, options: TableOptions) -> pd.DataFrame:
@@ -37,10 +49,13 @@ def tidy(found: Descriptions, options: TableOptions) -> pd.DataFrame:
     rows = []
     for column, groups in found.numbers.items():
         hidden = few_rows(groups, options.least)
+        absent = hide_missing(groups, options.least)
         for group, m in groups.items():
             few = hidden[group]
-            entry = {"column": column, "level": "", "group": group, "n": math.nan if few else float(m.n)}
-            entry["missing"] = _show_missing(m.missing, options.least)
+            # n beside the number of rows would show how many are missing
+            known = math.nan if few or absent[group] else float(m.n)
+            entry = {"column": column, "level": "", "group": group, "n": known}
+            entry["missing"] = math.nan if absent[group] else float(m.missing)
             entry |= {"mean": math.nan if few else m.mean, "sd": math.nan if few else m.sd}
             if m.interval is not None:
                 entry |= {"mean_low": m.interval[0], "mean_high": m.interval[1]}
@@ -51,11 +66,13 @@ def tidy(found: Descriptions, options: TableOptions) -> pd.DataFrame:
             rows.append(entry)
     for column, tables in found.categories.items():
         names = [*options.levels[column], OTHER, MISSING]
+        masks = hide_levels(tables, options.least)
         for group, counts in tables.items():
             present = int(counts[:-1].sum())
-            for name, count in zip(names, shown_counts(counts, options.least)):
-                if name == OTHER and count == 0:
+            for name, number, shut in zip(names, counts, masks[group]):
+                if name == OTHER and number == 0:
                     continue
+                count = math.nan if shut else float(number)
                 share = count / present if present and name != MISSING else math.nan
                 rows.append({"column": column, "level": name, "group": group, "n": count, "share": share})
     order = ["column", "level", "group", "n", "missing", "mean", "sd"]
@@ -67,12 +84,13 @@ def tidy(found: Descriptions, options: TableOptions) -> pd.DataFrame:
 def few_rows(groups: Mapping[str, ColumnMoments], least: int) -> dict[str, bool]:
     """Groups whose figures are not shown: those with few rows, and the total if it would give them away."""
     few = {g: m.n < least for g, m in groups.items()}
-    few[ALL] = few[ALL] or any(0 < m.n < least for m in groups.values())
+    rest = groups[ALL].n - sum(m.n for g, m in groups.items() if g != ALL) if len(groups) > 1 else 0
+    few[ALL] = few[ALL] or 0 < rest < least or any(0 < m.n < least for m in groups.values())
     return few
 
 
-def _show_missing(count: int, least: int) -> float:
-    return math.nan if 0 < count < least else float(count)
+def hide_missing(groups: Mapping[str, ColumnMoments], least: int) -> dict[str, bool]:
+    return hide_counts({g: m.missing for g, m in groups.items()}, least)
 
 
 def compare_groups(found: Descriptions, options: TableOptions) -> pd.DataFrame:
@@ -102,7 +120,7 @@ def compare_groups(found: Descriptions, options: TableOptions) -> pd.DataFrame:
         rows.append({"column": column, "test": "χ², simulated", "statistic": statistic, "p": p, "smd": smd})
     for column, tables in found.categories.items() if not found.noisy_counts else ():
         counts = np.stack([tables[g][:-1] for g in groups])
-        hidden = any(suppress(c, options.least).any() for c in counts)
+        hidden = any(mask[:-1].any() for g, mask in hide_levels(tables, options.least).items() if g != ALL)
         test = GroupTest("χ²", math.nan, math.nan) if hidden else chi_square(counts)
         smd = share_difference(*counts) if len(groups) == 2 and not hidden else math.nan
         rows.append({"column": column, "test": test.name, **_numbers(test), "smd": smd})
@@ -116,7 +134,10 @@ def _numbers(test: GroupTest) -> dict[str, float]:
 def table_one(found: Descriptions, options: TableOptions, tests: pd.DataFrame | None) -> pd.DataFrame:
     """The table of texts."""
     groups = [g for g in found.rows if g != ALL] + ([ALL] if options.total or options.by is None else [])
-    table: dict[str, dict[str, str]] = {"n": {g: _count(found.rows[g], options.least) for g in groups}}
+    small = hide_counts(found.rows, options.least)
+    table: dict[str, dict[str, str]] = {
+        "n": {g: _count(found.rows[g], options.least, small[g]) for g in groups}
+    }
     first: dict[str, str] = {}
     for column, by_group in found.numbers.items():
         label = f"{column}, mean (SD)"
@@ -131,21 +152,25 @@ def table_one(found: Descriptions, options: TableOptions, tests: pd.DataFrame | 
                 g: "–" if few[g] else _median(by_group[g].quantiles) for g in groups
             }
         if any(by_group[g].missing for g in groups):
-            table[f"{column}, missing"] = {g: _count(by_group[g].missing, options.least) for g in groups}
+            absent = hide_missing(by_group, options.least)
+            table[f"{column}, missing"] = {
+                g: _count(by_group[g].missing, options.least, absent[g]) for g in groups
+            }
     for column, tables in found.categories.items():
         label = f"{column}, n (%)"
         first[column] = label
         table[label] = dict.fromkeys(groups, "")
+        masks = hide_levels(tables, options.least)
         for i, name in enumerate([*options.levels[column], OTHER, MISSING]):
             if name in (OTHER, MISSING) and not any(tables[g][i] for g in groups):
                 continue
             row = {}
             for g in groups:
                 counts = tables[g]
-                hidden, present = suppress(counts, options.least)[i], int(counts[:-1].sum())
+                present = int(counts[:-1].sum())
                 share = f" ({100 * counts[i] / present:.1f})" if present and name != MISSING else ""
-                small = f"<{options.least}" if counts[i] < options.least else "–"
-                row[g] = small if hidden else f"{int(counts[i]):,}{share}"
+                shut = bool(masks[g][i])
+                row[g] = _count(int(counts[i]), options.least, shut) + ("" if shut else share)
             table[f"  {column}: {name}"] = row
     frame = pd.DataFrame.from_dict(table, orient="index", columns=groups).fillna("")
     if tests is not None and len(tests):
@@ -155,8 +180,8 @@ def table_one(found: Descriptions, options: TableOptions, tests: pd.DataFrame | 
     return frame.rename(columns={ALL: "All"})
 
 
-def _count(value: int, least: int) -> str:
-    return f"<{least}" if 0 < value < least else f"{value:,}"
+def _count(value: int, least: int, hidden: bool) -> str:
+    return f"{value:,}" if not hidden else f"<{least}" if value < least else "–"
 
 
 def _number(value: float) -> str:

@@ -12,7 +12,7 @@ import torch
 from ..data.cells import without_codes
 from ..data.federation import Federation, Holdings
 from ..data.skews import ByColumn
-from ..errors import BadData
+from ..errors import BadData, BadParameter
 from ..parameters import bad, nearest
 
 Frames = Mapping[str, pd.DataFrame]
@@ -38,18 +38,49 @@ def check_frames(fed: Any, owner: str, least: int = 1) -> dict[str, pd.DataFrame
             owner,
             "fed",
             list(frames),
-            f"at least {least} parties" + (": a sum of one party is its own" if least == 2 else ""),
+            "at least one party"
+            if least == 1
+            else f"at least {least} parties: a sum of one party is its own",
         )
     problems = []
     for name, frame in frames.items():
         if not isinstance(name, str) or not name:
             problems.append(f"{name!r}: a party's name is a word")
-        twice = frame.columns[frame.columns.duplicated()].tolist()
+        texts = frame.columns.map(str)  # a number and a text may be the same name
+        twice = texts[texts.duplicated()].tolist()
         if twice:
             problems.append(f"{name!r}: column {twice[0]!r} occurs twice")
     if problems:
         raise BadData(f"{owner}: " + "; ".join(problems) + ".")
     return frames
+
+
+def check_names(owner: str, **columns: Any) -> None:
+    """Raise unless each of these is the name of a column; None is allowed for names that end with `_`."""
+    wrong = [
+        str(bad(owner, name.rstrip("_"), value, "the name of a column"))
+        for name, value in columns.items()
+        if not (isinstance(value, str) and value) and not (name.endswith("_") and value is None)
+    ]
+    if wrong:
+        raise BadParameter("\n".join(wrong))
+
+
+def check_levels(owner: str, levels: Mapping[str, Any], columns: list[str]) -> None:
+    """Raise if levels are declared of a column that the query does not use: a wrong name, mostly."""
+    unknown = [name for name in levels if name not in columns]
+    if unknown:
+        raise bad(
+            owner, "levels", unknown, "levels of columns that the query uses", nearest(unknown[0], columns)
+        )
+
+
+def to_columns(owner: str, strata: Any) -> tuple[str, ...]:
+    """Return one name or several names of columns as a tuple."""
+    names = (strata,) if isinstance(strata, str) else strata or ()
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
+        raise bad(owner, "strata", strata, "the name of a column, or a list of them")
+    return tuple(names)
 
 
 def tables_of(fed: Federation, owner: str) -> dict[str, pd.DataFrame]:
@@ -80,6 +111,13 @@ def check_columns(frame: pd.DataFrame, columns: list[str], who: str) -> None:
     """Raise unless a party's table has these columns. All that are missing are named."""
     missing = [c for c in columns if c not in frame.columns]
     if missing:
+        numbers = [c for c in frame.columns if not isinstance(c, str) and str(c) in missing]
+        if numbers:
+            raise BadData(
+                f"the table of {who!r} has a column whose name is not a text: {numbers[0]!r}. Rename it: "
+                "frame.rename(columns=str).",
+                outside=f"its table has no column {str(numbers[0])!r} of the agreed job",
+            )
         raise BadData(
             f"the table of {who!r} has no column {', '.join(map(repr, missing))}. "
             f"{nearest(str(missing[0]), [str(c) for c in frame.columns])}",

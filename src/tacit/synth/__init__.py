@@ -23,6 +23,7 @@ from .constraints import Combinations, Ordered, Range, Unique
 from .copula import GaussianCopula
 from .ctgan import CTGAN
 from .diffusion import TabDDPM
+from .domains import Domains, EstimatedDomains
 from .dpargn import DPARGN
 from .dpctgan import DPCTGAN
 from .dpgan import DPGAN
@@ -45,7 +46,10 @@ from .linked import (
 )
 from .mst import MST
 from .pategan import PATEGAN
+from .private_sequences import PrivateSequences
 from .reading import describe
+from .release import ReleaseLimits, SyntheticRelease, release
+from .shadows import attack_with_shadows
 from .statistics import Statistics
 from .table import Table
 from .vae import TVAE
@@ -86,6 +90,8 @@ __all__ = [
     "Cart",
     "Column",
     "Combinations",
+    "Domains",
+    "EstimatedDomains",
     "Evaluation",
     "ForeignKey",
     "GaussianCopula",
@@ -97,13 +103,17 @@ __all__ = [
     "LinkedTables",
     "Ordered",
     "PrimaryKey",
+    "PrivateSequences",
     "Range",
+    "ReleaseLimits",
     "Sequences",
     "Statistics",
+    "SyntheticRelease",
     "TabDDPM",
     "Table",
     "Total",
     "Unique",
+    "attack_with_shadows",
     "boolean",
     "categorical",
     "continuous",
@@ -118,6 +128,7 @@ __all__ = [
     "load_sequences",
     "ordinal",
     "rank",
+    "release",
     "split_linked",
     "timestamp",
 ]

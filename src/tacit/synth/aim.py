@@ -14,12 +14,14 @@ import numpy as np
 
 from ..parameters import whole
 from .generator import Watch
-from .graphical import Clique, Measurement, Model, fit_model, tree_cells
+from .graphical import Clique, Measurement, Model, count_cells, fit_model, tree_cells
 from .marginals import Curator, Support
 from .private import MarginalGenerator
 
 MEASURE_SHARE = 0.9  # α of the paper: share of a round's budget for measuring; the rest is for selecting
 ROUNDS = 16  # T = 16 d rounds before annealing
+MOST_ROUNDS = 400  # for wide tables, where 16 d rounds would take half an hour; never fewer than 4 d
+SCORED = 400  # candidates that are scored in a round; those of 27 columns and their pairs are fewer
 
 
 def candidates(d: int, degree: int) -> dict[Clique, int]:
@@ -35,13 +37,52 @@ def candidates(d: int, degree: int) -> dict[Clique, int]:
     return out
 
 
+def fitting_candidates(
+    closure: dict[Clique, int], cliques: set[Clique], model: Model, sizes: tuple[int, ...], room: float
+) -> list[Clique]:
+    """Line 12: candidates with which the model is not larger than `room`.
+
+    With few candidates, each is triangulated; with many, the growth of the tree is bounded for pairs.
+    """
+    if len(closure) <= SCORED:
+        return [c for c in closure if c in cliques or tree_cells(cliques | {c}, sizes) <= room]
+    cells = sum(count_cells(c, sizes) for c in model.tree.cliques)
+    bound = model.tree.growth_bounds(sizes)
+    return [
+        c
+        for c in closure
+        if c in cliques
+        or (
+            cells + bound(*c) <= room
+            if len(c) == 2
+            else len(c) == 1 or tree_cells(cliques | {c}, sizes) <= room
+        )
+    ]
+
+
+def candidates_to_score(
+    small: list[Clique], distances: dict[Clique, int], changed: set[int], public: np.random.Generator
+) -> list[Clique]:
+    """All candidates if they are few; otherwise new ones, those of changed columns, and some at random.
+
+    The others keep the distance from an earlier model. It is one from earlier releases as well, so that its
+    sensitivity is the same; only the choice is a little less informed.
+    """
+    if len(small) <= SCORED:
+        return small
+    due = [c for c in small if c not in distances or changed.intersection(c)]
+    rest = sorted(set(small).difference(due))
+    picked = public.choice(len(rest), min(len(rest), max(0, SCORED - len(due))), replace=False)
+    return [*due, *(rest[i] for i in picked)]
+
+
 def aim(
     curator: Curator, *, degree: int, max_cells: int, steps: int, watch: Watch = lambda event: None
 ) -> Model:
     """Run the mechanism and return the model."""
     d, rho, sizes = len(curator.sizes), curator.rho, curator.sizes
     closure = candidates(d, min(degree, d))
-    rounds = ROUNDS * d
+    rounds = max(min(ROUNDS * d, MOST_ROUNDS), 4 * d)
     sigma, epsilon = (
         math.sqrt(rounds / (2 * MEASURE_SHARE * rho)),
         math.sqrt(8 * (1 - MEASURE_SHARE) * rho / rounds),
@@ -51,6 +92,9 @@ def aim(
     ]  # Algorithm 3
     model = fit_model(measurements, sizes, steps=steps)
     cliques: set[Clique] = {m.clique for m in measurements}
+    distances: dict[Clique, int] = {}  # of the true counts from those the model had when they were scored
+    changed: set[int] = set()
+    public = np.random.default_rng(0)  # which candidates are scored again; it must not depend on the rows
     last = False
     while not last:
         if curator.left <= 2 * (epsilon**2 / 8 + 1 / (2 * sigma**2)):  # Algorithm 4: the last round
@@ -61,7 +105,7 @@ def aim(
             last = True
         # line 12: the model may grow as the budget is spent
         room = max_cells * (1 - (curator.left - epsilon**2 / 8 - 1 / (2 * sigma**2)) / rho)
-        small = [c for c in closure if c in cliques or tree_cells(cliques | {c}, sizes) <= room]
+        small = fitting_candidates(closure, cliques, model, sizes, room)
         noise = math.sqrt(2 / math.pi) * sigma  # the expected absolute noise of a cell
 
         def expected(clique: Clique, model: Model = model) -> np.ndarray:
@@ -70,12 +114,19 @@ def aim(
         def penalty(clique: Clique, noise: float = noise) -> float:
             return noise * math.prod(sizes[c] for c in clique)
 
-        chosen = curator.choose(
-            small, expected, epsilon**2 / 8, weights=[closure[c] for c in small], penalty=penalty
+        for clique in candidates_to_score(small, distances, changed, public):
+            distances[clique] = curator.distance(clique, expected(clique))
+        chosen = curator.choose_by(
+            small,
+            [distances[c] for c in small],
+            epsilon**2 / 8,
+            weights=[closure[c] for c in small],
+            penalty=penalty,
         )
         before = model.marginal(chosen) * model.total
         measurements.append(curator.measure(chosen, 1 / (2 * sigma**2)))
         cliques.add(chosen)
+        changed = set(chosen)
         model = fit_model(measurements, sizes, steps=3 * steps if last else steps, start=model)
         # Algorithm 4: the update was smaller than the noise
         if abs(model.marginal(chosen) * model.total - before).sum() <= penalty(chosen):

@@ -18,7 +18,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -197,6 +197,8 @@ class ARGN(Autoregressive):
     even: bool = flag(True, doc=EVEN)
     device: str = choice("auto", ("auto", "cpu", "cuda"), doc="device for training and sampling")
     seed: int = whole(0, least=0, doc="random seed of the fit")
+
+    federated: ClassVar[bool] = True
 
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> GeneratorState:
         device = choose_device(self.device)

@@ -82,9 +82,13 @@ class ColumnNetwork(nn.Module):
 
     def logits(self, embedded: Tensor, i: int) -> Tensor:
         """Return the logits of column `i` from embeddings that are 0 where a column is not visible."""
-        hidden = functional.relu(self.first[i](embedded.flatten(1)))
-        if self.dropout:
-            hidden = functional.dropout(hidden, self.dropout, self.training)
+        return self._outputs(self._activate(self.first[i](embedded.flatten(1))), i)
+
+    def _activate(self, hidden: Tensor) -> Tensor:
+        hidden = functional.relu(hidden)
+        return functional.dropout(hidden, self.dropout, self.training) if self.dropout else hidden
+
+    def _outputs(self, hidden: Tensor, i: int) -> Tensor:
         out = cast(Tensor, self.last[i](hidden))
         if str(i) in self.smooth:
             out = out + self.smooth[str(i)](hidden) @ self.get_buffer(f"basis_{i}")
@@ -99,6 +103,34 @@ class ColumnNetwork(nn.Module):
             for i in range(len(self.sizes))
         ]
         return torch.stack(losses, dim=1).sum(dim=1)
+
+    def forward_parts(self, parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """Return `forward` of several (codes, visible) together, in fewer and larger products.
+
+        All first layers are one matrix, with zeros where a column does not see another: what the mask does in
+        `forward`, but to the weights. (DP-SGD needs the layers one by one, for the gradients of single rows.)
+        """
+        d = len(self.sizes)
+        first = [cast(nn.Linear, layer) for layer in self.first]
+        weight = torch.stack([layer.weight for layer in first])
+        bias = torch.cat([layer.bias for layer in first])
+        width = self.embedding.embedding_dim
+        hidden = torch.cat(
+            [
+                functional.linear(
+                    self.embed(codes).flatten(1),
+                    (weight * visible.to(weight.dtype).repeat_interleave(width, 1)[:, None]).flatten(0, 1),
+                    bias,
+                )
+                for codes, visible in parts
+            ]
+        )
+        targets = torch.cat([codes for codes, _ in parts]).unbind(1)
+        losses = [
+            functional.cross_entropy(self._outputs(h, i), targets[i], reduction="none")
+            for i, h in enumerate(self._activate(hidden).unflatten(1, (d, -1)).unbind(1))
+        ]
+        return torch.stack(losses).sum(dim=0)
 
 
 def cosines(cells: int, number: int) -> np.ndarray:
@@ -158,10 +190,11 @@ class NetworkTrainer:
         order = torch.from_numpy(self.rng.permutation(len(self.codes))).to(self.codes.device)
         for index in torch.split(order, self.batch):
             half = len(index) // 2
-            loss = self.network(self.codes[index[half:]], self.table_order).sum()
+            parts = [(self.codes[index[half:]], self.table_order)]
             if half:
                 visible = self._visible(draw_first(self.codes.shape[1], self.rng))
-                loss = loss + self.network(self.codes[index[:half]], visible).sum()
+                parts.append((self.codes[index[:half]], visible))
+            loss = self.network.forward_parts(parts).sum()
             self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss / len(index))
             self.optimizer.step()
@@ -174,8 +207,9 @@ class NetworkTrainer:
         self.network.eval()
         total = 0.0
         for part in codes.split(BLOCK):
-            total += float(self.network(part, self.table_order).sum())
-            total += sum(float(self.network(part, o).sum()) for o in self.other_orders) / ORDERS
+            total += float(self.network.forward_parts([(part, self.table_order)]).sum())
+            for order in self.other_orders:
+                total += float(self.network.forward_parts([(part, order)]).sum()) / ORDERS
         return total / (2 * len(codes))
 
     def scale_rate(self, factor: float) -> None:

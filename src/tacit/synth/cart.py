@@ -5,10 +5,11 @@ B. Nowok, G. M. Raab, C. Dibben, *synthpop: Bespoke creation of synthetic data i
 
 The first column is drawn from its marginal distribution, every later one from the leaf reached by the columns
 before it. A leaf stores how often each cell occurs in it, not which rows. Trees with small leaves memorize
-rows. Therefore, after fitting, the generator draws a sample, counts exact copies of training rows, and
-compares their rate with the rate at which training rows repeat each other (the rate expected of a new row of
-the same population, minus its standard error). While copies exceed `copies` times that rate, leaves are
-enlarged and the trees refitted.
+rows. Leaves therefore have at least 25 rows, 50 in small tables, where a part of the rows is drawn from the
+node above their leaf. Moreover, after fitting, the generator draws a sample, counts exact copies of training
+rows, and compares their rate with the rate at which training rows repeat each other (the rate expected of a
+new row of the same population, minus its standard error). While copies exceed `copies` times that rate,
+leaves are enlarged and the trees refitted.
 """
 
 from __future__ import annotations
@@ -30,6 +31,13 @@ from .independent import inverse
 
 # copies per training table below which they are ignored, however rarely rows coincide
 LEAST = 0.25
+# How near a sample is to its training rows depends on the leaves, not on the number of rows: with leaves of
+# 10 rows, the nearest synthetic row told training rows from others with an AUC of .59 (200 to 1,000 rows of
+# the tests' patients), of 25 rows .55, of 50 rows .53, which 200 rows cannot tell from chance. Small tables
+# are also smoothed. In 500 rows of Adult, credit cards and health insurance, TSTR is .79, .70 and .61 with
+# leaves of 25 and smoothing, .79, .68 and .62 without.
+LEAST_LEAF, SMALL_LEAF, SMOOTHING = 25, 50, 5.0
+SMALL = 2_500  # rows of a table below which it is small
 PROBE = 20_000  # rows drawn to count copies: two standard errors of a rate of 1% are below 0.2 points
 
 
@@ -41,13 +49,20 @@ class Cart(Generator):
         None,
         least=1,
         none=True,
-        doc="minimum rows of a leaf; None: a third of the square root of the rows, at least 10",
+        doc="minimum rows of a leaf; None: a third of the square root of the rows, at least 25, and 50 in "
+        "tables of fewer than 2,500 rows",
     )
     copies: float | None = real(
         1.5,
         above=0,
         none=True,
         doc="largest rate of exact copies of training rows, relative to the natural rate; None: no limit",
+    )
+    smoothing: float | None = real(
+        None,
+        least=0,
+        none=True,
+        doc="weight of the node above a leaf, in rows; None: 5 in tables of fewer than 2,500 rows, else 0",
     )
     bins: int = whole(256, least=2, doc="cells of a numeric column")
     even: bool = flag(True, doc=EVEN)
@@ -84,9 +99,13 @@ class Cart(Generator):
         history: list[dict[str, Any]] = []
         # smaller leaves gain little (Adult: TSTR .917 at 10 rows, .914 at 50) and copy more (24%, 17%; the
         # natural rate is 15%)
-        leaf = self.leaf or max(10, math.isqrt(len(v)) // 3)
+        is_small = len(v) < SMALL
+        leaf = self.leaf or max(SMALL_LEAF if is_small else LEAST_LEAF, math.isqrt(len(v)) // 3)
+        smoothing = self.smoothing
+        if smoothing is None:
+            smoothing = SMOOTHING if is_small else 0.0
         while True:
-            trees = _trees(codes, cells, layout, leaf, self.seed, given)
+            trees = _trees(codes, cells, layout, leaf, self.seed, given, smoothing)
             state = GeneratorState({**cells.tensors(), **trees}, history=history)
             if given:  # beside the rows they were learned with, where copies are most likely
                 beside = v[rng.integers(len(v), size=PROBE), :given]
@@ -138,13 +157,27 @@ class Cart(Generator):
             u = uniforms_within(leaf, rng, self.even)
             # the cells of all leaves are one list; its cumulative counts are searched once for all rows
             begin, end, total = t[f"begin.{i}"][leaf], t[f"begin.{i}"][leaf + 1], t[f"total.{i}"]
+            if f"above.{i}" in t:
+                # the leaves of a node follow one another, so that its cells do as well
+                rows = total[end] - total[begin]
+                blurred = rng.random(len(leaf)) * (rows + t["smoothing"]) >= rows
+                first, last = t[f"above.{i}"][leaf].T
+                begin = np.where(blurred, t[f"begin.{i}"][first], begin)
+                end = np.where(blurred, t[f"begin.{i}"][last], end)
+                u = np.where(blurred, rng.random(len(leaf)), u)
             at = np.searchsorted(total, total[begin] + u * (total[end] - total[begin]), side="right") - 1
             codes[:, i] = t[f"cell.{i}"][np.clip(at, begin, end - 1)]
         return codes
 
 
 def _trees(
-    codes: np.ndarray, cells: Discretizer, layout: Layout, leaf: int, seed: int, given: int = 0
+    codes: np.ndarray,
+    cells: Discretizer,
+    layout: Layout,
+    leaf: int,
+    seed: int,
+    given: int = 0,
+    smoothing: float = 0.0,
 ) -> dict[str, Tensor]:
     """A tree for every variable after the first `given` ones, and the shares of variable 0."""
     try:
@@ -152,6 +185,8 @@ def _trees(
     except ImportError:
         raise MissingExtra("synth.Cart", "data", "scikit-learn") from None
 
+    # sums of floats depend on the order of rows, and splits that are equally good on these sums
+    codes = codes[np.lexsort(codes.T)]
     parts: dict[str, np.ndarray] = {
         "share": np.bincount(codes[:, 0], minlength=cells.sizes[0]).astype(np.float64)
     }
@@ -179,6 +214,8 @@ def _trees(
             f"right.{i}": np.where(inner, tree.children_right, -1),
             f"rank.{i}": np.concatenate(ranks),
         }
+        if smoothing:
+            parts[f"above.{i}"] = _leaves_above(tree.children_left, tree.children_right)
         size = cells.sizes[i]
         key, count = np.unique(name[tree.apply(predictors)] * size + codes[:, i], return_counts=True)
         parts |= {
@@ -186,8 +223,25 @@ def _trees(
             f"total.{i}": np.concatenate([[0.0], np.cumsum(count)]),
             f"begin.{i}": np.searchsorted(key // size, np.arange(int((~inner).sum()) + 1)),
         }
+    if smoothing:
+        parts["smoothing"] = np.array(float(smoothing))
     parts["offset"] = np.concatenate([[0], np.cumsum(cells.sizes)])
     return {name: torch.from_numpy(np.ascontiguousarray(part)) for name, part in parts.items()}
+
+
+def _leaves_above(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return, for each leaf, the first leaf below its parent and the one after the last; [leaves, 2]."""
+    number = np.cumsum(left < 0)  # nodes are in depth-first order, and so are leaves
+    first = np.where(left < 0, number - 1, number)
+    last = first + 1
+    for node in np.flatnonzero(left >= 0)[::-1]:  # children come after their parent
+        last[node] = last[right[node]]
+    ends = np.column_stack([first, last])
+    for node in np.flatnonzero(left >= 0):
+        for child in (left[node], right[node]):
+            if left[child] < 0:
+                ends[child] = first[node], last[node]
+    return np.asarray(ends[left < 0])
 
 
 def _descend(t: dict[str, np.ndarray], i: int, codes: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +48,8 @@ class Column:
     dtype: str = ""  # of pandas: that of the real column
     faker: str = ""
     declared: bool = False
+    inferred: bool = False  # kind, domain or whether values are missing were read off the rows
+    other: str = ""  # the one of `values` that stands for all that are not listed
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -55,6 +58,15 @@ class Column:
             raise bad("Column", "low and high", (self.low, self.high), "two numbers in order")
         if len(set(self.values)) != len(self.values):
             raise bad("Column", "values", self.values, "values that differ from each other")
+        if self.other and self.other not in self.values:
+            raise bad(
+                "Column", "other", self.other, "one of `values`, which stands for all that are not listed"
+            )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a part of the domain was left open by its declaration, to be estimated privately."""
+        return not self.declared and not self.inferred
 
     @property
     def is_number(self) -> bool:
@@ -83,7 +95,8 @@ class Column:
         missing = series.isna().to_numpy()
         if self.kind in DISCRETE:
             index = {value: i for i, value in enumerate(self.values)}
-            x = map_values(series, lambda v: index.get(scalar(v), -1)).astype(np.float64)
+            unlisted = index.get(self.other, -1) if self.other else -1
+            x = map_values(series, lambda v: index.get(scalar(v), unlisted)).astype(np.float64)
             self._reject(series, (x < 0) & ~missing, "is not one of the allowed values")
             x[missing] = np.nan
         else:
@@ -150,7 +163,10 @@ class Column:
 
     def format_value(self, x: float) -> str:
         """Format a number of this column as the user writes it."""
-        return str(np.datetime64(round(x * 1e6), "us")) if self.kind == "datetime" else f"{x:g}"
+        if self.kind != "datetime":
+            return f"{x:g}"
+        time = str(np.datetime64(round(x * 1e6), "us"))
+        return time.removesuffix(".000000").removesuffix("T00:00:00")
 
     def to_number(self, value: Any) -> float:
         """Convert one value to its number, or raise BadData."""
@@ -217,9 +233,13 @@ def integer(low: int | None = None, high: int | None = None, *, missing: bool = 
     )
 
 
-def categorical(values: Sequence[Any] = (), *, missing: bool = False) -> Column:
-    """One of a list of unordered values; declared if `values` is given."""
-    return Column("categorical", values=tuple(map(scalar, values)), missing=missing, declared=bool(values))
+def categorical(values: Sequence[Any] = (), *, missing: bool = False, other: str = "") -> Column:
+    """One of a list of unordered values; declared if `values` is given.
+
+    `other` is the one of them that stands for all values that are not listed.
+    """
+    listed = tuple(map(scalar, values))
+    return Column("categorical", values=listed, missing=missing, declared=bool(values), other=other)
 
 
 def ordinal(values: Sequence[Any] = (), *, missing: bool = False) -> Column:
@@ -261,6 +281,20 @@ def identifier(faker: str = "") -> Column:
     `faker` names a Faker provider ("name", "email", "iban", …).
     """
     return Column("id", faker=faker, declared=True)
+
+
+def declared_dtype(column: Column) -> str:
+    """Return the dtype of a synthetic column, from its declaration alone.
+
+    `Table.infer` reads the dtype off the rows, where one missing age turns all ages into floats.
+    """
+    if column.dtype == "category" or column.dtype.startswith("datetime64"):
+        return column.dtype  # no single row changes these
+    if column.dtype.startswith("text:") and not column.inferred:
+        return column.dtype  # timestamp(format=…)
+    if column.kind in ("categorical", "ordinal"):
+        return str(pd.Series(list(column.values)).dtype)
+    return "" if column.missing else {"integer": "int64", "boolean": "bool"}.get(column.kind, "")
 
 
 def identifiers(column: Column, n: int, seed: int, first: int) -> pd.Series:
@@ -326,6 +360,39 @@ def scalar(value: Any) -> Any:
     )
 
 
+CODE = re.compile(r"[+-]?0\d+")  # its zeros mean something: 01201 is not 1201
+
+
+def text_of(value: Any) -> str:
+    """Write a category so that it does not depend on the type of its column.
+
+    One person's "x" among numbers turns all of them into text. So 1, 1.0, "1" and "1.0" are one category, and
+    so are True and "True"; "01" stays "01".
+    """
+    value = scalar(value)
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, str):
+        text = value.strip()
+        number = math.nan if CODE.fullmatch(text) or "_" in text else _float_or_nan(text)
+        if not math.isfinite(number):
+            return text
+        value = number
+    if isinstance(value, int) or (abs(value) < 2**53 and value == int(value)):
+        return str(int(value))
+    return repr(value)
+
+
+def is_number_text(text: str) -> bool:
+    """Whether a category written by `text_of` may be read as a number or a boolean."""
+    return text in ("True", "False") or (not CODE.fullmatch(text) and math.isfinite(_float_or_nan(text)))
+
+
+def is_missing(value: Any) -> bool:
+    """Whether one cell is missing; a list in a cell is not."""
+    return bool(pd.api.types.is_scalar(value) and pd.isna(value))
+
+
 def _float_or_nan(value: Any) -> float:
     try:
         return float(value)
@@ -385,10 +452,17 @@ def decimals(step: float) -> int | None:
 def column_from_toml(name: str, about: str | dict[str, Any]) -> Column | str:
     """Parse a column declaration of a TOML file.
 
-    A kind, or a table with kind, low, high, values, step, missing, faker.
+    A kind, or a table with kind, low, high, values, step, missing, other, faker.
     """
-    if isinstance(about, str):
-        return about
+    return about if isinstance(about, str) else _construct_column(name, about)
+
+
+def complete_kind(name: str, about: Column | str) -> Column:
+    """Return the column of a declaration that may be a kind alone."""
+    return about if isinstance(about, Column) else _construct_column(name, {"kind": about})
+
+
+def _construct_column(name: str, about: dict[str, Any]) -> Column:
     constructors: dict[str, Callable[..., Column]] = {
         "continuous": continuous,
         "integer": integer,

@@ -23,10 +23,10 @@ from ..parties.secret import Secret
 from .adversarial import CPU, torch_seed
 from .argn import Autoregressive, pack_network
 from .autoregressive import ColumnNetwork, draw_first, visible_columns
-from .dpgan import COUNTING, SURE, overestimate_count
+from .dpgan import COUNTING, overestimate_count, settings_of_steps
 from .encode import EVEN, Discretizer, Layout
 from .generator import GeneratorState, Watch
-from .marginals import Grid
+from .marginals import DECLARED, Grid
 from .private import History, PrivateGenerator, network_spend
 from .table import Table
 
@@ -84,7 +84,6 @@ class DPARGN(Autoregressive, PrivateGenerator):
         watch: Watch,
     ) -> tuple[Spend, History]:
         """Train with the rest of ε; return what was spent and one history row per epoch."""
-        from ..private import DPSGD
 
         budget = (1 - COLUMNS) * self.epsilon
         rows = torch.from_numpy(codes)
@@ -92,11 +91,7 @@ class DPARGN(Autoregressive, PrivateGenerator):
         batch = min(self.batch, estimate)
         per_epoch = math.ceil(estimate / batch)
         optimizer = torch.optim.Adam(network.parameters(), lr=self.lr)
-        settings = DPSGD(
-            epsilon=(1 - COUNTING) * budget,
-            delta=self.delta - SURE if self.delta > 2 * SURE else self.delta / 2,
-            clip=self.clip,
-        )
+        settings = settings_of_steps(budget, self.delta, self.clip)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the documentation of `delta` already states how small δ must be
             session = settings.attach(
@@ -124,7 +119,7 @@ class DPARGN(Autoregressive, PrivateGenerator):
         note = (
             f"ε = {session.epsilon:.4g} for {self.epochs * per_epoch:,} steps of DP-SGD, "
             f"{COLUMNS * self.epsilon:.4g} for counts of single columns, {COUNTING * budget:.4g} for the "
-            "number of rows. Domains are the declared ones."
+            "number of rows. " + DECLARED
         )
         sampling = f"Poisson ({batch} of about {estimate:,})"
         return network_spend("DPARGN (DP-SGD)", spent, self.delta, sampling, note), history

@@ -15,6 +15,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,11 @@ from ..parties.ledger import Spend
 from ..parties.secret import Secret
 from .adversarial import GeneratorNet
 from .generator import Watch
+from .marginals import DECLARED
 from .private import History, NetworkGenerator, network_spend
+
+if TYPE_CHECKING:
+    from ..private import DPSGD
 
 COUNTING = 0.05  # share of ε for the number of rows
 SURE = 1e-12  # probability, part of δ, that there are more rows than estimated
@@ -61,7 +66,6 @@ class DPGAN(NetworkGenerator):
 
         Returns everything that was spent, and one history row per epoch.
         """
-        from ..private import DPSGD
 
         budget = share * self.epsilon
         estimate = overestimate_count(rows, COUNTING * budget, secret)
@@ -71,11 +75,7 @@ class DPGAN(NetworkGenerator):
             for net in (gan.critic, gan.generator)
         )
         per_epoch = math.ceil(estimate / batch)
-        settings = DPSGD(
-            epsilon=(1 - COUNTING) * budget,
-            delta=self.delta - SURE if self.delta > 2 * SURE else self.delta / 2,
-            clip=self.clip,
-        )
+        settings = settings_of_steps(budget, self.delta, self.clip)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the documentation of `delta` already states how small δ must be
             session = settings.attach(
@@ -111,7 +111,7 @@ class DPGAN(NetworkGenerator):
         session.close()
         note = (
             f"ε = {session.epsilon:.4g} for {self.epochs * per_epoch:,} steps of DP-SGD on the critic, "
-            f"{COUNTING * budget:.4g} for the number of rows{note}. Domains are the declared ones."
+            f"{COUNTING * budget:.4g} for the number of rows{note}. {DECLARED}"
         )
         mechanism = f"{type(self).__name__} (DP-SGD on the critic)"
         return network_spend(
@@ -131,6 +131,15 @@ class PrivateGAN:
     critic: nn.Module
     real: Callable[[Tensor], Tensor]
     fake: Callable[[int], tuple[Tensor, Tensor | None]]
+
+
+def settings_of_steps(budget: float, delta: float, clip: float) -> DPSGD:
+    """Return the settings of DP-SGD with what counting the rows leaves of ε and δ."""
+    from ..private import DPSGD
+
+    return DPSGD(
+        epsilon=(1 - COUNTING) * budget, delta=delta - SURE if delta > 2 * SURE else delta / 2, clip=clip
+    )
 
 
 def overestimate_count(n: int, epsilon: float, secret: Secret) -> int:

@@ -35,6 +35,7 @@ from .views import Views
 
 FACETS: tuple[Facet, ...] = ("fidelity", "utility", "privacy")
 PRIVACY_CHECKS = ("exact copies", "membership AUC")  # shown with every utility score
+UNCERTAIN = 0.05  # half the width of the interval of a membership AUC that still tells .5 from .6
 MAX_COPY_RATIO = 2.0  # relative to the natural rate, that of held-out rows
 
 
@@ -121,6 +122,8 @@ class Evaluation:
         for name, chance, meaning in (
             ("membership AUC", 0.5, reveals),
             ("membership AUC (calibrated)", 0.5, reveals),
+            ("membership AUC (shadow fits)", 0.5, reveals),
+            ("membership AUC (this table)", 0.5, reveals),
             ("singling-out risk", 0.0, excess),
             ("singling-out risk (one column)", 0.0, excess),
             ("linkability risk", 0.0, excess),
@@ -130,6 +133,16 @@ class Evaluation:
             if score is not None and score.interval is not None and score.interval[0] > chance:
                 low, high = score.interval
                 messages.append(f"{name} {score.value:.3f} (95%: {low:.3f} to {high:.3f}){meaning}")
+        attack = self._by_name.get("membership AUC")
+        if (
+            attack is not None
+            and attack.interval is not None
+            and attack.interval[1] - attack.value > UNCERTAIN
+        ):
+            messages.append(
+                "The table is too small: with its held-out rows, a membership AUC is only known to "
+                f"±{attack.interval[1] - attack.value:.2f}. The attacks do not show that it is safe."
+            )
         return messages
 
     def report(self, path: str | Path, points: bool = True) -> Path:

@@ -5,7 +5,8 @@
 2. From this sum alone, and hence identically for all, the cells of a copula or the modes of a network are
    derived, using `stand_in_rows`: a table with the same columns, each sorted independently.
 3. A copula needs one more sum, of two-way counts. A GAN trains in rounds: every holder trains generator and
-   critic from the common weights on its own rows, and the weighted mean is the next common state.
+   critic from the common weights on its own rows, and the weighted mean is the next common state. So does the
+   network of `ARGN` (`pooled_argn.py`).
    M. Rasouli, T. Sun, R. Rajagopal: *FedGAN: Federated Generative Adversarial Networks for Distributed
    Data*, 2020.
 
@@ -190,6 +191,11 @@ class Pooled(ABC):
         """Return what holders start the next round from, if anything."""
         return None
 
+    @property
+    def is_done(self) -> bool:
+        """Whether further rounds would change nothing, at the coordinator."""
+        return False
+
 
 class PooledCopula(Pooled):
     """One more sum: two-way counts in cells that every holder derives from the first sum."""
@@ -295,13 +301,6 @@ class PooledGAN(Pooled):
             **self.frequencies,
             **{f"maker.0.{name}": t.clone() for name, t in get_weights(self.nets[0]).items()},
         }
-
-
-def pool_generator(generator: GaussianCopula | GAN, histograms: Histograms, totals: np.ndarray) -> Pooled:
-    """Return the further computation of a generator, from the totals of the first sum."""
-    if isinstance(generator, GaussianCopula):
-        return PooledCopula(generator, histograms, totals)
-    return PooledGAN(generator, histograms, totals)
 
 
 def holder_seed(seed: int, r: int, place: int) -> int:

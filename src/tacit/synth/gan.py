@@ -42,7 +42,9 @@ class GAN(Generator):
     """A generator network trained against a discriminator."""
 
     epochs: int = whole(300, least=1, doc="epochs of training")
-    batch: int = whole(500, least=2, doc="batch size")
+    batch: int = whole(
+        500, least=2, doc="batch size; about a fortieth of the rows of a small table is better"
+    )
     pac: int = whole(1, least=1, doc="rows per critic input (PacGAN)")
     lr: float = real(2e-4, above=0, doc="learning rate of both networks (Adam)")
     decay: float = real(0.0, least=0, doc="weight decay of the generator network")

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -30,7 +30,8 @@ from .columns import Column
 from .constraints import Ordered, Unique
 from .dependencies import with_dependencies
 from .encode import Conditions, Layout, split_by_shares
-from .protect import FLOOR, Protection, protect
+from .outliers import protect_outliers
+from .protect import FLOOR, Protection, protect_cells
 from .reading import is_repeated_id
 from .table import Table
 
@@ -93,6 +94,7 @@ class FitOptions:
     floor: int = FLOOR
     people: np.ndarray | None = None  # the person of each row
     dependencies: bool = True
+    protect: Literal["outliers"] | None = None
 
 
 class IdentifierWarning(UserWarning):
@@ -173,6 +175,7 @@ class Generator(JobResult, ABC):
         floor: int | None = None,
         person: str | None = None,
         dependencies: bool = True,
+        protect: Literal["outliers"] | None = None,
     ) -> Self:
         """Learn from a data frame and return self.
 
@@ -184,8 +187,13 @@ class Generator(JobResult, ABC):
         `person` is the column that tells whose a row is, if people have several rows. It is not learned; the
         floor counts people, and a private generator uses one row of each person, so that its ε is for people.
         `dependencies`: a column that another one determines keeps to it (not with private generators).
+        `protect="outliers"`: rows that are far from all others are generalized or left out (`outliers.py`).
         """
         check(self)
+        if protect not in (None, "outliers"):
+            raise bad("fit", "protect", protect, "None or 'outliers'")
+        if protect is not None and self.private:
+            raise bad("fit", "protect", protect, "None: the noise of a private generator covers outliers")
         if floor is not None and (
             isinstance(floor, bool) or not isinstance(floor, int | np.integer) or floor < 1
         ):
@@ -196,7 +204,7 @@ class Generator(JobResult, ABC):
         people = None
         if person is not None:
             frame, people = self._take_person(frame, table, person)
-        options = FitOptions(FLOOR if floor is None else int(floor), people, bool(dependencies))
+        options = FitOptions(FLOOR if floor is None else int(floor), people, bool(dependencies), protect)
         fitted, state = self._learn_frame(frame, table, watch, options)
         if person is not None:
             whose = f"person ({person}), added or removed; one row of each was used"
@@ -216,6 +224,8 @@ class Generator(JobResult, ABC):
         frame = frame.drop(columns=person)
         if not self.private:
             return frame, people
+        if isinstance(table, Table):
+            table.check_unspent("fit: with person=…, use domain_epsilon, which reads one row of each person.")
         return frame.iloc[pick_one_row(people)].reset_index(drop=True), None
 
     def _learn_frame(
@@ -240,7 +250,13 @@ class Generator(JobResult, ABC):
         if options.dependencies:
             table = with_dependencies(table, x, options.floor)
         rng = np.random.default_rng([self.seed, 2])
-        x, table, protection = protect(x, table, options.floor, rng, options.people)
+        x, table, protection, valid = protect_cells(x, table, options.floor, rng, options.people)
+        if options.protect == "outliers":
+            people = None if options.people is None else options.people[valid]
+            x, found = protect_outliers(x[valid], table, max(options.floor, FLOOR), rng, people)
+            protection = replace(protection, outliers=found)
+        else:
+            x = x[valid]
         table = table.resolve_constraints(x)
         layout = Layout(table)
         state = self.learn(layout.encode(x), layout, np.random.default_rng([self.seed, 0]), watch)

@@ -22,11 +22,13 @@ from ..errors import BadData
 from ..parameters import bad
 from ..parties.ledger import Ledger, Spend
 from ..parties.secret import NOT_PRIVATE, Secret, SeededSecret
-from .columns import Column, map_values, scalar
+from .columns import Column, is_missing, is_number_text, map_values, scalar, text_of
 from .graphical import Clique, Measurement, Model, count_cells
 
 # scores use estimates rounded to 1/16 of a row: integers, so that their sensitivity is exact
 FINE = 16
+REMEMBERED = 20_000_000  # cells of exact counts that are kept for the next question, 160 MB
+DECLARED = "Domains are the declared ones."  # the last sentence of a spend's note
 
 
 @dataclass(frozen=True)
@@ -78,12 +80,12 @@ class Grid:
         column allows that; otherwise its row is dropped. Each row is handled independently and silently: a
         message would reveal something about it.
         """
-        out = self._assign(frame)
+        out = self.assign(frame)
         return out[(out >= 0).all(axis=1)]
 
     def values(self, frame: pd.DataFrame) -> np.ndarray:
         """Return the same rows before discretization: level indices, clipped numbers, NaN."""
-        codes = self._assign(frame)
+        codes = self.assign(frame)
         out = codes.astype(np.float64)
         for j, column in enumerate(self.columns):
             if column.is_number:
@@ -92,7 +94,7 @@ class Grid:
                 out[codes[:, j] == self._cells(column), j] = np.nan
         return out[(codes >= 0).all(axis=1)]
 
-    def _assign(self, frame: pd.DataFrame) -> np.ndarray:
+    def assign(self, frame: pd.DataFrame) -> np.ndarray:
         """Return the cells of all rows; −1 where a value is not declared."""
         out = np.empty((len(frame), len(self.columns)), np.int64)
         for j, column in enumerate(self.columns):
@@ -156,25 +158,36 @@ class Grid:
 
 
 def _encode_levels(column: Column, series: Any) -> np.ndarray:
+    """Return the index of each value, −1 if it is missing or not declared.
+
+    Values are compared as text where that is unambiguous (`text_of`): how a file is read depends on all of
+    its rows, and one person's entry must not change what those of others mean.
+    """
     place = {value: i for i, value in enumerate(column.values)}
-    # A mismatch of types (strings declared, numbers in the column) reveals nothing about a row: it is an
-    # error.
-    if pd.api.types.is_numeric_dtype(series.dtype) and all(isinstance(v, str) for v in column.values):
+    texts = [text_of(value) for value in column.values]
+    alike = {text: i for i, text in enumerate(texts) if texts.count(text) == 1}
+    for number, word in (("0", "False"), ("1", "True")):  # pandas and Python treat them as equal
+        both = dict.fromkeys((number, word), alike.get(number, alike.get(word, -1)))
+        alike = {**{t: i for t, i in both.items() if i >= 0}, **alike}
+    # A mismatch of types (words declared, numbers in the column) reveals nothing about a row: it is an error.
+    if pd.api.types.is_numeric_dtype(series.dtype) and not any(map(is_number_text, texts)):
         raise BadData(
             f"the column {column.name!r} is declared with strings ({column.values[0]!r}, …) but contains "
             "numbers. Declare the numbers themselves."
         )
+    unlisted = place[column.other] if column.other else -1
 
     def at(value: Any) -> int:
         try:
-            return place.get(scalar(value), -1)
+            found = place.get(scalar(value), -1)
+            return found if found >= 0 else alike.get(text_of(value), unlisted)
         except BadData:  # for example bytes, which are never a declared category
             return -1
 
     try:
         return map_values(series, at)
     except TypeError:  # for example a list in one cell
-        return np.array([at(v) for v in series], np.int64)
+        return np.array([-1 if is_missing(v) else at(v) for v in series], np.int64)
 
 
 @dataclass
@@ -187,6 +200,8 @@ class Curator:
     secret: Secret = field(default_factory=Secret)
     spent: Fraction = Fraction(0)
     _known: dict[Clique, np.ndarray] = field(default_factory=dict, repr=False)
+    _known_cells: int = field(default=0, repr=False)
+    _columns: list[np.ndarray] | None = field(default=None, repr=False)  # codes, column by column
 
     @property
     def left(self) -> float:
@@ -204,13 +219,22 @@ class Curator:
             )
         self.spent += cost
 
-    def _counts(self, clique: Clique) -> np.ndarray:
+    def _counts(self, clique: Clique, keep: bool = True) -> np.ndarray:
         """Return exact counts. Callers in this class add noise before anything is released."""
-        if clique not in self._known:
-            shape = [self.sizes[c] for c in clique]
-            flat = np.ravel_multi_index(self.codes[:, list(clique)].T, shape)
-            self._known[clique] = np.bincount(flat, minlength=count_cells(clique, self.sizes)).reshape(shape)
-        return self._known[clique]
+        if clique in self._known:
+            return self._known[clique]
+        if self._columns is None:
+            self._columns = [np.ascontiguousarray(column) for column in self.codes.T]
+        flat = self._columns[clique[0]]
+        for c in clique[1:]:
+            flat = flat * self.sizes[c] + self._columns[c]
+        cells = count_cells(clique, self.sizes)
+        counts = np.bincount(flat, minlength=cells).reshape([self.sizes[c] for c in clique])
+        # the pairs of a hundred columns with large domains would not fit into memory
+        if keep and self._known_cells + cells <= REMEMBERED:
+            self._known[clique] = counts
+            self._known_cells += cells
+        return counts
 
     def measure(self, clique: Clique, rho: float) -> Measurement:
         """Release a marginal with discrete Gaussian noise that costs `rho`.
@@ -240,15 +264,35 @@ class Curator:
         The score is weight × (L1 distance of the true counts from the estimate − penalty). Estimate and
         penalty depend only on earlier releases, so one record changes a score by at most its weight.
         """
+        distances = [self.distance(clique, estimate(clique)) for clique in candidates]
+        return self.choose_by(candidates, distances, rho, weights=weights, penalty=penalty)
+
+    def distance(self, clique: Clique, estimate: np.ndarray, keep: bool = True) -> int:
+        """Return the L1 distance of the true counts from an estimate, in 1/16 of a row: **not private**.
+
+        Only for `choose_by`, which may use it several times: an estimate from earlier releases stays one.
+        `keep`: the counts will be asked for again.
+        """
+        return int(
+            np.abs(self._counts(clique, keep) * FINE - np.rint(estimate * FINE).astype(np.int64)).sum()
+        )
+
+    def choose_by(
+        self,
+        candidates: Sequence[Clique],
+        distances: Sequence[int],
+        rho: float,
+        *,
+        weights: Sequence[int] | None = None,
+        penalty: Callable[[Clique], float] = lambda clique: 0.0,
+    ) -> Clique:
+        """`choose` by distances that are known already."""
         epsilon = discrete.rational_below(math.sqrt(8 * rho))
         self._charge(epsilon**2 / 8)
         weight = list(weights) if weights is not None else [1] * len(candidates)
-        scores = []
-        for w, clique in zip(weight, candidates):
-            far = int(
-                np.abs(self._counts(clique) * FINE - np.rint(estimate(clique) * FINE).astype(np.int64)).sum()
-            )
-            scores.append(w * (far - round(penalty(clique) * FINE)))
+        scores = [
+            w * (far - round(penalty(clique) * FINE)) for w, clique, far in zip(weight, candidates, distances)
+        ]
         return candidates[discrete.exponential(scores, epsilon, FINE * max(weight), self.secret.bytes)]
 
     def narrow_to(self, support: Support) -> Curator:
@@ -321,7 +365,7 @@ def marginal_spend(mechanism: str, epsilon: float, delta: float, curator: Curato
         sampling="no",
         note=f"ρ = {rho:.6g} of zero-concentrated privacy, which gives ε = "
         f"{discrete.epsilon_of(rho, delta):.4g} at this δ. "
-        "The number of rows was estimated from noisy counts. Domains are the declared ones.",
+        f"The number of rows was estimated from noisy counts. {DECLARED}",
     )
 
 

@@ -6,7 +6,8 @@ Machine Learning*, 2006, Section 10.2).
 
 A number becomes a one-hot mode and a scalar within it, (x − mean) / 4 standard deviations. Two kinds of mode
 are additions: one for each value that many rows share (a capital gain of 0), which is reproduced exactly, and
-one for missing values.
+one for missing values. A column with a heavy tail (an income, a claim) is first mapped to normal scores by
+its quantiles: otherwise a few large values determine the scale, and one mode holds all others.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ from .encode import Layout
 
 SPIKE = 0.03  # a value shared by at least this share of the rows is a mode of its own
 POINTS = 1024  # weighted points that summarize a column before the mixture is fitted
+# standard deviations per interquartile range from which a tail is heavy: .74 for normal values, .9 for
+# lognormal ones with σ = .5, 1.5 with σ = 1
+HEAVY = 1.2
+KNOTS = 128  # points of the map to normal scores
+TAIL_ROWS = 5  # rows beyond the outer points of the map, at least
 MIN_WEIGHT = 0.005  # modes of lower weight are dropped, as in the authors' code
 
 
@@ -98,11 +104,17 @@ class Encoding:
     """Converts variables to rows of a matrix, and back.
 
     `modes[i]` [modes, 2] are mean and standard deviation; a deviation of 0 is a shared value; missing is
-    last.
+    last. `scores[i]` [2, points] maps values of a heavy-tailed column (second row) to normal scores (first),
+    and its modes are those of the scores.
     """
 
-    def __init__(self, layout: Layout, modes: Mapping[int, np.ndarray]):
-        self.layout, self.modes = layout, dict(modes)
+    def __init__(
+        self,
+        layout: Layout,
+        modes: Mapping[int, np.ndarray],
+        scores: Mapping[int, np.ndarray] | None = None,
+    ):
+        self.layout, self.modes, self.scores = layout, dict(modes), dict(scores or {})
         self.blocks: list[Block] = []
         at = 0
         for i, v in enumerate(layout.variables):
@@ -116,9 +128,13 @@ class Encoding:
     @classmethod
     def fit(cls, layout: Layout, v: np.ndarray, most: int = 10) -> Encoding:
         """Fit modes to all numeric variables."""
-        return cls(
-            layout, {i: _fit_modes(v[:, i], most) for i, var in enumerate(layout.variables) if not var.levels}
-        )
+        modes, scores = {}, {}
+        for i, var in enumerate(layout.variables):
+            if not var.levels:
+                modes[i], found = _fit_modes(v[:, i], most)
+                if found is not None:
+                    scores[i] = found
+        return cls(layout, modes, scores)
 
     def encode(self, v: np.ndarray, rng: np.random.Generator) -> Tensor:
         """Convert variables to float32 rows; the mode of a number is drawn by its posterior."""
@@ -129,7 +145,11 @@ class Encoding:
             if not b.scalar:
                 out[rows, b.start + x.astype(np.int64)] = 1
                 continue
-            mode, place = _assign(x, self.modes[b.variable], rng)
+            z = x
+            if b.variable in self.scores:
+                grid, values = self.scores[b.variable]
+                z = np.where(np.isnan(x), x, np.interp(x, values, grid))
+            mode, place = _assign(x, z, self.modes[b.variable], rng)
             out[:, b.start] = place
             out[rows, b.start + 1 + mode] = 1
         return torch.from_numpy(out)
@@ -144,50 +164,84 @@ class Encoding:
                 continue
             modes = self.modes[b.variable]
             at = np.minimum(level, len(modes) - 1)
-            v[:, b.variable] = np.where(
-                level < len(modes),
-                modes[at, 0] + 4 * modes[at, 1] * np.clip(encoded[:, b.start], -1, 1),
-                np.nan,
-            )
+            value = modes[at, 0] + 4 * modes[at, 1] * np.clip(encoded[:, b.start], -1, 1)
+            if b.variable in self.scores:
+                value = np.where(modes[at, 1] == 0, value, np.interp(value, *self.scores[b.variable]))
+            v[:, b.variable] = np.where(level < len(modes), value, np.nan)
         return v
 
     def tensors(self) -> dict[str, Tensor]:
-        return {f"modes.{i}": torch.from_numpy(m) for i, m in self.modes.items()}
+        return {
+            f"{what}.{i}": torch.from_numpy(m)
+            for what, parts in (("modes", self.modes), ("scores", self.scores))
+            for i, m in parts.items()
+        }
 
     @classmethod
     def from_tensors(cls, layout: Layout, tensors: Mapping[str, Tensor]) -> Encoding:
+        numbers = [i for i, v in enumerate(layout.variables) if not v.levels]
         return cls(
-            layout, {i: tensors[f"modes.{i}"].numpy() for i, v in enumerate(layout.variables) if not v.levels}
+            layout,
+            {i: tensors[f"modes.{i}"].numpy() for i in numbers},
+            {i: tensors[f"scores.{i}"].numpy() for i in numbers if f"scores.{i}" in tensors},
         )
 
 
-def _fit_modes(x: np.ndarray, most: int) -> np.ndarray:
+def fit_scores(x: np.ndarray) -> np.ndarray | None:
+    """Return the map of a heavy-tailed column to normal scores, [2, points]; None if its tails are not heavy.
+
+    Points are equally spaced in scores, so that they are dense in the values of few rows.
+    """
+    if len(x) < 4 * TAIL_ROWS:
+        return None
+    low, high = np.quantile(x, [0.25, 0.75])
+    if not x.std() > HEAVY * (high - low):
+        return None
+    end = float(torch.special.ndtri(torch.tensor(1 - TAIL_ROWS / len(x), dtype=torch.float64)))
+    grid = np.linspace(-end, end, int(np.clip(len(x) // (2 * TAIL_ROWS), 2, KNOTS)))
+    values = np.quantile(x, torch.special.ndtr(torch.from_numpy(grid)).numpy())
+    values[0], values[-1] = x.min(), x.max()
+    kept = np.r_[True, np.diff(values) > 0]  # where values repeat, the first point
+    return np.stack([grid[kept], values[kept]]) if kept.sum() > 1 else None
+
+
+def _fit_modes(x: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the modes of a column, and its map to normal scores if it has one."""
     present = x[~np.isnan(x)]
     if not len(present):
-        return np.zeros((1, 2))
+        return np.zeros((1, 2)), None
     values, counts = np.unique(present, return_counts=True)
     spikes = values[counts >= max(SPIKE * len(x), 2)]
     rest = present[~np.isin(present, spikes)]
+    scores = fit_scores(rest)
+    if scores is not None:
+        rest = np.interp(rest, scores[1], scores[0])
     rest_modes = (
         fit_mixture(rest, most)
         if len(rest) > 1
         else Mixture(rest, np.full(len(rest), 1e-6 + np.abs(rest) * 1e-6), np.ones(len(rest)))
     )
-    return np.concatenate(
+    modes = np.concatenate(
         [
             np.column_stack([spikes, np.zeros(len(spikes))]),
             np.column_stack([rest_modes.mean, rest_modes.deviation]),
         ]
     )
+    return modes, scores
 
 
-def _assign(x: np.ndarray, modes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Draw a mode for each number by its posterior; return the modes and scalars within them."""
+def _assign(
+    x: np.ndarray, z: np.ndarray, modes: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw a mode for each number by its posterior; return the modes and scalars within them.
+
+    `z` are the scores of the numbers, or themselves.
+    """
     spike, missing = modes[:, 1] == 0, np.isnan(x)
     mean, deviation = modes[:, 0], np.where(spike, 1.0, modes[:, 1])
-    y = np.where(missing, mean[0], x)
+    y = np.where(missing, mean[0], z)
     score = -0.5 * ((y[:, None] - mean) / deviation) ** 2 - np.log(deviation)
-    score[:, spike] = np.where(y[:, None] == mean[spike], np.inf, -np.inf)
+    score[:, spike] = np.where(x[:, None] == mean[spike], np.inf, -np.inf)
     # the argmax with Gumbel noise is a draw
     score = np.where(np.isposinf(score), 1e9, score) - np.log(-np.log(rng.random(score.shape)))
     mode = score.argmax(axis=1)

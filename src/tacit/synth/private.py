@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -21,18 +21,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..accounting import discrete
 from ..accounting.discrete import rho_of
 from ..errors import BadData, BadParameter
 from ..parameters import bad, real, whole
 from ..parties.ledger import Spend
 from ..parties.secret import Secret
 from .adversarial import CPU, TEMPERATURE, GeneratorNet, get_weights, torch_seed
-from .columns import Column, check_known
+from .columns import Column, check_known, declared_dtype
 from .constraints import Combinations
+from .domains import DomainEstimate, estimate_domains
 from .encode import Conditions, Layout
 from .generator import FitOptions, Generator, GeneratorState, Watch
 from .graphical import JunctionTree, Model
-from .marginals import Curator, Grid, Support, make_secret, marginal_spend, private_ledger
+from .marginals import DECLARED, Curator, Grid, Support, make_secret, marginal_spend, private_ledger
 from .table import Table
 
 History = list[dict[str, Any]]
@@ -42,8 +44,13 @@ INSECURE_SEED = (
 )
 
 
-def declared_table(table: Table | Mapping[str, Column] | None, frame: pd.DataFrame, who: str) -> Table:
-    """Check a declared table against a frame and return it; nothing is inferred from the rows."""
+def declared_table(
+    table: Table | Mapping[str, Column] | None, frame: pd.DataFrame, who: str, estimates: bool = False
+) -> Table:
+    """Check a declared table against a frame and return it; nothing is inferred from the rows.
+
+    `estimates`: columns without bounds or categories are allowed, because ε pays for their estimate.
+    """
     if table is None:
         raise BadData(
             f"{who} needs declared domains: table={{'age': tacit.synth.integer(0, 120), 'sex': "
@@ -65,9 +72,18 @@ def declared_table(table: Table | Mapping[str, Column] | None, frame: pd.DataFra
                 "Write {'age': tacit.synth.integer(0, 120), 'sex': tacit.synth.categorical(['F', 'M'])}.",
             )
         table = Table.declare(table)
-    if table.undeclared:
+    open_columns = table.open_columns
+    inferred = [name for name in table.undeclared if name not in open_columns]
+    if open_columns and not estimates:
         raise BadData(
-            f"{who}: {', '.join(map(repr, table.undeclared))} of the table: kind or domain was inferred from "
+            f"{who}: {', '.join(map(repr, open_columns))} of the table: bounds or categories are not "
+            "declared. Declare them from public knowledge, or let a stated part of ε pay for a private "
+            "estimate: domain_epsilon=0.3 of a private generator, or "
+            "tacit.synth.Domains(epsilon=0.3).estimate(frame, table)."
+        )
+    if inferred:
+        raise BadData(
+            f"{who}: {', '.join(map(repr, inferred))} of the table: kind or domain was inferred from "
             "the data, which would reveal facts about single rows. Declare every column: "
             "Table.declare({'age': tacit.synth.integer(0, 120), …}), or leave it out."
         )
@@ -83,19 +99,7 @@ def declared_table(table: Table | Mapping[str, Column] | None, frame: pd.DataFra
                 "into one and declare its values."
             )
     check_known((c.name for c in table.columns), list(map(str, frame.columns)), "the table has no column")
-    return replace(table, columns=tuple(replace(c, dtype=_declared_dtype(c)) for c in table.columns))
-
-
-def _declared_dtype(column: Column) -> str:
-    """Return the dtype of a synthetic column, from its declaration alone.
-
-    `Table.infer` reads the dtype off the rows, where one missing age turns all ages into floats.
-    """
-    if column.dtype == "category" or column.dtype.startswith("datetime64"):
-        return column.dtype  # no single row changes these
-    if column.kind in ("categorical", "ordinal"):
-        return str(pd.Series(list(column.values)).dtype)
-    return "" if column.missing else {"integer": "int64", "boolean": "bool"}.get(column.kind, "")
+    return replace(table, columns=tuple(replace(c, dtype=declared_dtype(c)) for c in table.columns))
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,13 @@ class PrivateGenerator(Generator):
         32, least=2, most=1024, doc="cells of a numeric column, of equal width between its declared bounds"
     )
     insecure_seed: int | None = whole(None, least=0, none=True, doc=INSECURE_SEED)
+    domain_epsilon: float | None = real(
+        None,
+        above=0,
+        none=True,
+        doc="part of ε that pays for bounds and categories of columns that are declared without them; None: "
+        "such columns are refused",
+    )
 
     private: ClassVar[bool] = True
 
@@ -134,12 +145,34 @@ class PrivateGenerator(Generator):
         options: FitOptions,
     ) -> tuple[Table, GeneratorState]:
         """Undeclared columns are left out of the synthetic table."""
-        table = declared_table(table, frame, type(self).__name__)
-        grid, secret = Grid(table.modeled, self.bins), make_secret(self.insecure_seed)
+        name, part = type(self).__name__, self.domain_epsilon
+        if part is not None and part >= self.epsilon:
+            raise bad(name, "domain_epsilon", part, f"below epsilon={self.epsilon:g}, of which it is a part")
+        table = declared_table(table, frame, name, estimates=part is not None)
+        secret = make_secret(self.insecure_seed)
         frame = frame.set_axis([str(n) for n in frame.columns], axis=1)
-        state, spend = self.learn_private(frame, table, grid, secret, watch)
+        trained: PrivateGenerator = self
+        domains: DomainEstimate | None = None
+        if part is not None and table.open_columns:
+            domains = estimate_domains(frame, table, part, self.delta / 2, secret)
+            table, trained = domains.table, self._with_rest(domains, part)
+        state, spend = trained.learn_private(frame, table, Grid(table.modeled, self.bins), secret, watch)
+        if domains is not None:
+            spend = replace(
+                spend,
+                mechanism=f"{spend.mechanism}, after domains of {', '.join(domains.columns)}",
+                epsilon=self.epsilon - trained.epsilon + spend.epsilon,
+                delta=self.delta,
+                note=f"{spend.note.removesuffix(DECLARED)}Domains were estimated with noise, which alone has "
+                f"ε = {part:g}, δ = {self.delta / 2:g}.",
+            )
         state.ledger = private_ledger(spend, secret)
+        state.ledger.spent[:0] = table.spent
         return table, state
+
+    def _with_rest(self, domains: DomainEstimate, part: float) -> Self:
+        """Return this generator with the budget that the domains have left: ε and δ add up."""
+        return replace(self, epsilon=self.epsilon - part, delta=self.delta / 2)
 
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> GeneratorState:
         raise BadParameter(
@@ -155,6 +188,13 @@ class MarginalGenerator(PrivateGenerator):
     @abstractmethod
     def estimate(self, curator: Curator, watch: Watch) -> tuple[Model, Support | None]:
         """Return the model, and which cells were merged before it was fitted."""
+
+    def _with_rest(self, domains: DomainEstimate, part: float) -> Self:
+        """ρ adds up, which leaves more than ε does; δ of the thresholds is subtracted first."""
+        delta = self.delta - domains.delta
+        rho = discrete.rho_of(self.epsilon, delta) - float(domains.rho)
+        # rounded down: the search for ρ must not return more than is left
+        return replace(self, epsilon=discrete.epsilon_of(rho * (1 - 1e-9), delta), delta=delta)
 
     def learn_private(
         self, frame: pd.DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch

@@ -2,9 +2,10 @@
 
     categories   a value (or a missing value) of fewer than `floor` rows is replaced by a draw from the
                  others, or by the nearest one if values are ordered. An inferred column forgets the value
-    numbers      cut off at the `floor`-th smallest and the `floor`-th largest value. An inferred column ends
-                 there. Between the ends, a value of fewer than `floor` rows is drawn anew between the
-                 middles to its neighbors, so that an unusual amount is not published to the last digit
+    numbers      cut off behind the `floor`-th smallest and the `floor`-th largest value: half way to the next
+                 one, because an end is in every sample and must not be one person's value. An inferred
+                 column ends there. Between the ends, a value of fewer than `floor` rows is drawn anew between
+                 the middles to its neighbors, so that an unusual amount is not published to the last digit
     combinations one that fewer than `floor` rows have is replaced by a draw from the others
 
 A finished sample is held to the same rule. Private generators need no floor: their noise covers a
@@ -39,6 +40,7 @@ class Protection:
     withheld: Mapping[str, list[int]] = field(default_factory=dict)
     bounds: Mapping[str, list[float]] = field(default_factory=dict)
     replaced: Mapping[str, int] = field(default_factory=dict)
+    outliers: Mapping[str, int] = field(default_factory=dict)  # rows generalized and left out, if asked for
 
     def to_dict(self) -> dict[str, Any]:
         return {name: dict(v) if isinstance(v, Mapping) else v for name, v in self.__dict__.items()}
@@ -148,7 +150,7 @@ def _values(column: Column, codes: np.ndarray) -> np.ndarray:
     ]
 
 
-def _count_people(codes: np.ndarray, size: int, whose: np.ndarray) -> np.ndarray:
+def count_people(codes: np.ndarray, size: int, whose: np.ndarray) -> np.ndarray:
     """The people with each code."""
     pairs = np.unique(codes.astype(np.int64) * (int(whose.max()) + 1) + whose)
     return np.bincount(pairs // (int(whose.max()) + 1), minlength=size)
@@ -170,7 +172,7 @@ def _protect_number(
             f"the column {column.name!r} has {len(smallest)} values that are not missing; fewer than "
             f"floor={floor} are not published. Drop the column, or give floor=1 to publish every value."
         )
-    low, high = float(smallest[floor - 1]), float(largest[-floor])
+    low, high = (_find_end(v, floor, column) for v in (smallest, largest[::-1]))
     if len(smallest) < 2 * floor or low > high:
         low = high = float(np.median(present))
     x = np.clip(x, low, high)
@@ -179,6 +181,17 @@ def _protect_number(
     if column.declared:
         return x, column
     return x, replace(column, low=low, high=high, missing=column.missing and missing >= floor)
+
+
+def _find_end(values: np.ndarray, floor: int, column: Column) -> float:
+    """Return where a column is cut off: between the `floor`-th of each person's values and the next.
+
+    A value that `floor` people share is nobody's own, and stays.
+    """
+    end = float(values[floor - 1])
+    if len(values) <= floor or np.count_nonzero(values == end) >= floor:
+        return end
+    return float(column.fit_to_domain(np.array([(end + values[floor]) / 2]))[0])
 
 
 def _blur(x: np.ndarray, floor: int, whose: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -192,7 +205,7 @@ def _blur(x: np.ndarray, floor: int, whose: np.ndarray, rng: np.random.Generator
         return x
     middles = (values[1:] + values[:-1]) / 2
     low, high = np.r_[values[0], middles], np.r_[middles, values[-1]]
-    rare = _count_people(codes.reshape(-1), len(values), whose[inside]) < floor
+    rare = count_people(codes.reshape(-1), len(values), whose[inside]) < floor
     drawn = (low + rng.random(len(values)) * (high - low))[codes]
     out = x.copy()
     out[inside] = np.where(rare[codes], drawn, x[inside])
@@ -205,7 +218,7 @@ def _protect_category(
     """Return the codes, the column, and the codes that a sample must not have."""
     size = len(column.values)
     codes = np.where(np.isnan(x), size, x).astype(np.int64)
-    counts = _count_people(codes, size + 1, whose)
+    counts = count_people(codes, size + 1, whose)
     frequent = np.flatnonzero(counts >= floor)
     if not len(frequent[frequent < size]):
         raise BadData(
@@ -243,7 +256,7 @@ def _protect_combinations(
     """Replace rare combinations, in place."""
     keys = row_keys(np.nan_to_num(x[:, at], nan=np.inf))
     _, first, group = np.unique(keys, return_index=True, return_inverse=True)
-    counts = _count_people(group.reshape(-1), len(first), whose)
+    counts = count_people(group.reshape(-1), len(first), whose)
     frequent = np.flatnonzero(counts >= floor)
     if not len(frequent):
         raise BadData(

@@ -20,7 +20,8 @@ DATE = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})(?:([ T])\d{2}:\d{2}(:\d{2
 ICD = re.compile(r"[A-Z]\d[0-9A-Z](\.?[0-9A-Z]{1,4})?|(\d{3}|[EV]\d{2,3})(\.\d{1,2})?")
 CODE_NAME = re.compile(r"(?i).*(icd|diag|dx).*")
 ID_NAME = re.compile(
-    r"(?i)(.*[ _-])?(id|nr|nbr|no|num|number|key|uuid|mrn|ssn|patient|person|customer|account|member)"
+    r"(?i)(.*[ _-])?(id|nr|nbr|no|num|number|key|uuid|mrn|ssn|patient|person|customer|account|member"
+    r"|individual|subject|respondent|participant|household|client|user|employee|pupil|student)"
 )
 FEWEST_IDS = 50  # different values; with fewer, categories of a small table look the same
 
@@ -68,8 +69,10 @@ def is_medical_code(present: pd.Series, name: str) -> bool:
 
 def is_repeated_id(present: pd.Series, name: str) -> bool:
     """Whether an integer or text column may be an id of people with several rows."""
-    if not ID_NAME.fullmatch(name) or pd.api.types.is_float_dtype(present.dtype):
+    if not ID_NAME.fullmatch(name):
         return False
+    if pd.api.types.is_float_dtype(present.dtype) and not (present % 1 == 0).all():
+        return False  # whole numbers are often stored as floats; others are no ids
     counts = present.value_counts().to_numpy()
     few = int(counts[counts < 10].sum())
     return len(counts) >= FEWEST_IDS and 2 * few >= len(present) and len(counts) < len(present)

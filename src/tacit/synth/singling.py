@@ -179,7 +179,11 @@ def _score(
     hit = np.array([len(train.find(p)) == 1 for p in predicates])
     matches = [control.find(p) for p in predicates]
     expected = extrapolate(matches, control.people, train.people, rng)
-    value, low, high = excess_risk(wilson_interval(int(hit.sum()), n), wilson_interval(expected, n))
+    center, low, high = wilson_interval(expected, n)
+    if train.people > control.people:
+        ends = extrapolated_interval(matches, control.people, train.people, rng)
+        low, high = min(low, ends[0] / n), max(high, ends[1] / n)
+    value, low, high = excess_risk(wilson_interval(int(hit.sum()), n), (center, low, high))
     parts = {}
     if metric is UNIVARIATE:
         names = np.array([views.names[p[0][0]] for p in predicates])
@@ -201,13 +205,38 @@ def extrapolate(matches: Sequence[np.ndarray], people: int, wanted: int, rng: np
     if wanted < people:  # a holdout larger than the table: its samples tell without a model
         draws = [_count_single(matches, people, wanted, rng) for _ in range(2 * SIZES)]
         return float(np.mean(draws))
+    error, factor = _fit_weights(matches, people, wanted, rng)
+    return float(min(len(matches), count * factor[error.argmin()]))
+
+
+def extrapolated_interval(
+    matches: Sequence[np.ndarray], people: int, wanted: int, rng: np.random.Generator
+) -> tuple[float, float]:
+    """Return the 95% interval of `extrapolate` to more people than the holdout has.
+
+    Predicates that hold for the same person depend on each other, so people are counted; and a small holdout
+    is compatible with several weights, which differ in how fast single matches grow.
+    """
+    single = np.array([m[0] for m in matches if len(m) == 1], dtype=np.int64)
+    variance = float((np.bincount(single) ** 2).sum()) if len(single) else 1.0
+    error, factor = _fit_weights(matches, people, wanted, rng)
+    factor = factor[error <= error.min() + 4 * variance]
+    half = 2 * np.sqrt(variance)
+    low, high = max(0.0, len(single) - half) * factor.min(), (len(single) + half) * factor.max()
+    return float(low), float(min(len(matches), high))
+
+
+def _fit_weights(
+    matches: Sequence[np.ndarray], people: int, wanted: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the squared error of each of `WEIGHTS` on samples of the holdout, and how it scales counts."""
     sizes = np.unique(np.linspace(max(1, people // SIZES), people, SIZES).astype(int))
     seen = np.mean([[_count_single(matches, people, int(n), rng) for n in sizes] for _ in range(REPEATS)], 0)
     curves = np.array([_single_probability(sizes, w) for w in WEIGHTS])
     scale = (curves @ seen) / np.maximum((curves**2).sum(axis=1), 1e-300)
-    best = int(((scale[:, None] * curves - seen) ** 2).sum(axis=1).argmin())
-    small, large = _single_probability(np.array([people, wanted]), WEIGHTS[best])
-    return float(min(len(matches), count * large / small))
+    error = ((scale[:, None] * curves - seen) ** 2).sum(axis=1)
+    small, large = np.array([_single_probability(np.array([people, wanted]), w) for w in WEIGHTS]).T
+    return error, large / np.maximum(small, 1e-300)
 
 
 def _count_single(matches: Sequence[np.ndarray], people: int, n: int, rng: np.random.Generator) -> int:

@@ -86,6 +86,7 @@ class Statistics:
         measured = [curator.measure(c, curator.rho * shares[c] / sum(shares.values())) for c in cliques]
         mechanism = f"{len(cliques)} marginals with discrete Gaussian noise"
         ledger = private_ledger(marginal_spend(mechanism, self.epsilon, self.delta, curator), secret)
+        ledger.spent[:0] = table.spent
         return ReleasedStatistics(
             grid, measured, ledger, fit_model(measured, grid.sizes, steps=1000) if self.consistent else None
         )

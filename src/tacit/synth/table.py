@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import pandas as pd
 
 from ..errors import BadData, BadParameter
 from ..parameters import nearest
+from ..parties.ledger import Spend
 from . import constraints as rules
 from .columns import DISCRETE, KINDS, Column, as_float, check_known, identifiers, scalar, seconds
 from .constraints import Combinations, Constraint, Range
@@ -34,6 +35,7 @@ class Table:
 
     columns: tuple[Column, ...]
     constraints: tuple[Constraint, ...] = ()
+    spent: tuple[Spend, ...] = ()  # what it cost to estimate domains privately
 
     def __post_init__(self) -> None:
         names = [c.name for c in self.columns]
@@ -160,16 +162,32 @@ class Table:
         """Columns of which anything was inferred from the data; private generators refuse them."""
         return [c.name for c in self.columns if not c.declared]
 
+    @property
+    def open_columns(self) -> list[str]:
+        """Declared columns without a complete domain; it can be estimated privately (`Domains`)."""
+        return [c.name for c in self.columns if c.is_open]
+
+    def check_unspent(self, instead: str) -> None:
+        """Refuse domains that were estimated for single rows, where a guarantee is for all rows of one."""
+        if self.spent:
+            raise BadData(
+                "the domains of the table were estimated with an ε for one row, and here ε is for a person "
+                f"or an entity, whose rows may be many: their noise would hide none of them. {instead}"
+            )
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "columns": [c.to_dict() for c in self.columns],
             "constraints": [rules.to_dict(c) for c in self.constraints],
+            **({"spent": [asdict(s) for s in self.spent]} if self.spent else {}),
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Table:
         return cls(
-            tuple(map(Column.from_dict, data["columns"])), tuple(map(rules.from_dict, data["constraints"]))
+            tuple(map(Column.from_dict, data["columns"])),
+            tuple(map(rules.from_dict, data["constraints"])),
+            tuple(Spend(**s) for s in data.get("spent", ())),
         )
 
 
@@ -235,11 +253,13 @@ def _column(series: pd.Series, name: str, override: str | Column | None) -> Colu
         )
     kind = override.kind if isinstance(override, Column) else override or _kind(series, name)
     written = override.time_format if isinstance(override, Column) else None
-    inferred = _infer_domain(series, name, kind, written)
+    inferred = replace(_infer_domain(series, name, kind, written), inferred=True)
     if not isinstance(override, Column):
         return inferred
     if override.declared:
-        return replace(override, name=name, dtype=override.dtype or inferred.dtype)
+        # a format of dates that was read off the rows is no part of the declaration
+        read = not override.dtype and inferred.dtype.startswith("text:")
+        return replace(override, name=name, dtype=override.dtype or inferred.dtype, inferred=read)
     known = {k: v for k, v in override.__dict__.items() if v not in (None, (), "") and v is not False}
     return replace(inferred, **{**known, "name": name, "missing": inferred.missing or override.missing})
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ...boost.agreement import Terms
-from ...boost.bins import MOST_LEVELS
+from ...boost.bins import MOST_LEVELS, refuse_dates
 from ...boost.objectives import Custom
 from ...boost.private_program import DEPTH, PRIVATE_OBJECTIVES, PrivateBoostProgram
 from ...boost.program import Boosted, BoostProgram
@@ -21,7 +21,7 @@ from ...errors import BadData, BadParameter
 from ...parameters import bad, check, nearest
 from ...parties.ledger import Ledger
 from ...stats import level_sketch
-from ...stats.columns import is_number, text_of
+from ...stats.columns import is_number, known_values, text_of
 from ...stats.tables import check_columns, check_frames, tables_of
 from ..stats.run import run_sums
 
@@ -92,6 +92,8 @@ def make_terms(config: BoostConfig, frames: Mapping[str, pd.DataFrame]) -> Terms
     )
     for name, frame in frames.items():
         check_columns(frame, [config.label, *columns], name)
+        for column in columns:
+            refuse_dates(frame[column], name)
     if not columns:
         raise bad(OWNER, "features", columns, "at least one column")
     categories = config.categories
@@ -149,9 +151,7 @@ def _is_numeric(column: pd.Series) -> bool:
 
 
 def _count_levels(frames: Mapping[str, pd.DataFrame], terms: Terms) -> int:
-    return sum(
-        len({text_of(v) for f in frames.values() for v in f[c].dropna().unique()}) for c in terms.sketched
-    )
+    return sum(len({text_of(v) for f in frames.values() for v in known_values(f[c])}) for c in terms.sketched)
 
 
 def _most_frequent(frames: Mapping[str, pd.DataFrame], column: str) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ def _most_frequent(frames: Mapping[str, pd.DataFrame], column: str) -> tuple[str
     return tuple(sorted(counts.index[:MOST_LEVELS]))
 
 
-def check_rows(frames: Mapping[str, pd.DataFrame], terms: Terms) -> None:
+def check_rows(frames: Mapping[str, pd.DataFrame], terms: Terms, owner: str = OWNER) -> None:
     """Raise one error with all problems of the labels."""
     problems = [
         f"{name!r}: {int(frame[terms.label].isna().sum())} rows have no {terms.label!r}"
@@ -167,14 +167,16 @@ def check_rows(frames: Mapping[str, pd.DataFrame], terms: Terms) -> None:
         if frame[terms.label].isna().any()
     ]
     if problems:
-        raise BadData(f"{OWNER}: {'; '.join(problems)}. Remove these rows first.")
+        raise BadData(f"{owner}: {'; '.join(problems)}. Remove these rows first.")
 
 
 def _custom(config: BoostConfig, frames: Mapping[str, pd.DataFrame]) -> Custom:
     """Try the function on the labels, and bound its gradients by four times those at margin 0."""
     y = np.concatenate([pd.to_numeric(f[config.label]).to_numpy(np.float64) for f in frames.values()])
+    function = config.objective
+    assert callable(function)
     try:
-        g, h = config.objective(np.zeros(len(y)), y)
+        g, h = function(np.zeros(len(y)), y)
         g, h = np.asarray(g, np.float64), np.asarray(h, np.float64)
     except (TypeError, ValueError) as error:
         raise bad(OWNER, "objective", "a function", f"(margin, y) → (gradient, Hessian): {error}") from None
@@ -185,7 +187,7 @@ def _custom(config: BoostConfig, frames: Mapping[str, pd.DataFrame]) -> Custom:
             "a function",
             "one that returns finite gradients and Hessians of at least 0 for each row",
         )
-    return Custom(config.objective, max(4 * float(np.abs(g).max()), 1e-9), max(4 * float(h.max()), 1e-9))
+    return Custom(function, max(4 * float(np.abs(g).max()), 1e-9), max(4 * float(h.max()), 1e-9))
 
 
 def make_program(config: BoostConfig, terms: Terms, parties: int, custom: Custom | None = None) -> Any:

@@ -17,7 +17,7 @@ is taken from anybody's columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,9 @@ from typing import Any
 from ...boost.result import BoostResult
 from ...config import toml
 from ...config.boost import BoostConfig
+from ...config.vertical_boost import BACKENDS
 from ...errors import BadJob, QueryRefused
-from ...parameters import bad, choice, from_fields, whole
+from ...parameters import bad, choice, component, from_fields, whole
 from ...parties.ledger import Ledger
 from ...stats.columns import text_of
 from ..stats.queries import DataOptions, Query, StatsVerb, SumOptions
@@ -51,7 +52,7 @@ def build(options: BoostConfig, parties: int) -> Any:
         else {}
     )
     labels = tuple(text_of(v) for v in options.labels or ())
-    terms = declared_terms(options, list(options.features), list(categories), levels, labels)
+    terms = declared_terms(options, list(options.features or ()), list(categories), levels, labels)
     return make_program(options, terms, parties)
 
 
@@ -82,6 +83,12 @@ def read_job(path: str | Path, changes: list[str] | None = None) -> Query:
     return Query(VERB, read[WORD], read["data"], read["sums"], files, WORD)
 
 
+def _take_backends(value: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not value or not set(value) <= set(BACKENDS):
+        raise bad(where, "backends", value, f"a list of {' and '.join(map(repr, BACKENDS))}")
+    return tuple(value)
+
+
 @dataclass(frozen=True)
 class BoostPolicy:
     """What a party's owner requires of a job: the [boost] table of policy.toml, beside [stats]."""
@@ -94,6 +101,12 @@ class BoostPolicy:
     max_depth: int | None = whole(None, least=1, none=True, doc="largest depth of a job")
     reveal: str = choice(
         "sums", ("sums", "splits"), doc="vertical: what the label holder may learn; 'splits' refuses 'sums'"
+    )
+    backends: Sequence[str] = component(
+        BACKENDS,
+        _take_backends,
+        takes="list[str]",
+        doc="vertical: accepted back-ends: 'shares' (with a helper), 'he' (homomorphic encryption)",
     )
     min_shared: int = whole(50, least=2, doc="vertical: fewest shared people")
     min_difference: int = whole(

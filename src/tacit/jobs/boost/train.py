@@ -22,7 +22,13 @@ ONLY_VERTICAL = {k: f for k, f in VERTICAL_BOOST_OPTIONS.items() if k not in BOO
 
 @with_options({**BOOST_OPTIONS, **ONLY_VERTICAL})
 def train(
-    fed: Any, *, on: str | None = None, runtime: Any = "cohort", guard: Any = None, **options: Any
+    fed: Any,
+    *,
+    on: str | None = None,
+    runtime: Any = "cohort",
+    guard: Any = None,
+    directory: str | Path | None = None,
+    **options: Any,
 ) -> BoostResult | VerticalBoostResult:
     """Train gradient-boosted trees on the rows of all parties; only sums over all of them are opened.
 
@@ -38,10 +44,14 @@ def train(
     `tacit.splitnn`. They are aligned by private set intersection, and trees are grown on secret shares with a
     helper. Defaults are bins=32 and min_rows=20; each party keeps its own splits. `reveal`: "sums" shows the
     label holder sums of gradients over anonymous bins, "splits" only each party's best gain. Options that
-    they do not have are refused. `runtime` is "inprocess" (also for "cohort") or "processes".
+    they do not have are refused. `runtime` is "inprocess" (also for "cohort") or "processes". With
+    `directory`, each party keeps there what it needs to resume, and at the end its part, as `save` writes it:
+    the same call after a kill goes on with the same trees.
     """
     if is_vertical(fed, on):
-        return train_vertical(fed, options, on, runtime, guard)
+        return train_vertical(fed, options, on, runtime, guard, directory)
+    if directory is not None:
+        raise bad("boost.train", "directory", directory, "None for parties with the same columns")
     given = [name for name in ONLY_VERTICAL if name in options]
     if given:
         raise bad("boost.train", given[0], options[given[0]], "left out for parties with the same columns")

@@ -197,7 +197,7 @@ def collect_votes(
         mine = fed.train.of(k)
         programs[name] = functools.partial(
             teacher,
-            x=fed.rows.x[mine],
+            x=fed.rows.matrix("pate")[mine],
             y=fed.rows.y[mine],
             classes=classes,
             names=names,

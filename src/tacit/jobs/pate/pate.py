@@ -381,14 +381,14 @@ def _split_rows(
                 f"pate: the public rows have shape {tuple(x.shape)}; each must have the shape of a private "
                 f"one, {tuple(fed.rows.x.shape[1:])}."
             )
-        return fed, x.to(fed.rows.x.dtype), None, fed.test
+        return fed, x.to(fed.rows.matrix("pate").dtype), None, fed.test
     cut = int(len(fed.test.y) * public)
     if not 0 < cut < len(fed.test.y):
         raise BadData(
             f"pate: {fed.name} has {len(fed.test.y)} test rows, of which {cut} would be public; both parts "
             "need rows. Give public=rows."
         )
-    return fed, fed.test.x[:cut], fed.test.y[:cut], Rows(fed.test.x[cut:], fed.test.y[cut:])
+    return fed, fed.test.matrix("pate")[:cut], fed.test.y[:cut], fed.test.take(slice(cut, None))
 
 
 def make_aggregator(aggregator: Any, teachers: int) -> Aggregator:

@@ -30,7 +30,9 @@ def initial_weights(
     """
     shape, classes = tuple(fed.rows.x.shape[1:]), fed.classes or 1
     task = Task(
-        models.build(model, shape, classes, seed).to(device), fed.rows.x.to(device), fed.rows.y.to(device)
+        models.build(model, shape, classes, seed).to(device),
+        fed.rows.matrix("pate").to(device),
+        fed.rows.y.to(device),
     )
     at = {name: i for i, name in enumerate(names)}
     return task, [

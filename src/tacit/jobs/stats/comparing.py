@@ -22,7 +22,17 @@ from ...stats.noisy import NoisyHistogram
 from ...stats.noisy_tests import NoisyCorrelation, compare_means
 from ...stats.noisy_tests import rank_test as noisy_rank_test
 from ...stats.tables import check_frames
-from .describe import DELTA, LEAST, add_noise, check_bounds, common_columns, levels, need_columns, need_levels
+from .describe import (
+    DELTA,
+    LEAST,
+    add_noise,
+    check_bounds,
+    check_list,
+    common_columns,
+    levels,
+    need_columns,
+    need_levels,
+)
 from .run import run_sums
 from .tables import Statistic
 
@@ -46,6 +56,7 @@ def correlation(
     """
     owner = "stats.correlation"
     frames = check_frames(fed, owner)
+    check_list(owner, "columns", columns)
     names = (
         list(columns)
         if columns is not None

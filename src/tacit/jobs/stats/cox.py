@@ -7,13 +7,15 @@ from typing import Any
 
 from ...parameters import bad
 from ...parties.ledger import Ledger
-from ...stats.design import read_formula
+from ...stats.design import check_formula, read_formula
 from ...stats.hazards import CoxProgram
 from ...stats.hazards_coordinator import CoxEstimate
 from ...stats.hazards_result import CoxModel
 from ...stats.lifetimes import check_grid
-from ...stats.tables import check_frames
+from ...stats.tables import check_frames, check_levels, check_names, to_columns
+from .describe import LEAST, check_count
 from .glm import SITE, add_site, with_sites
+from .private_cox import DELTA, MAX_HAZARD, check_plain_options, conclude_private, make_private
 from .run import run_sums
 from .survival import FEW
 
@@ -27,6 +29,7 @@ def cox(
     ties: str = "efron",
     strata: str | Sequence[str] | None = None,
     entry: str | None = None,
+    weights: str | None = None,
     grid: float | Sequence[float] = 1.0,
     min_exits: int = 1,
     l2: float = 0.0,
@@ -34,7 +37,11 @@ def cox(
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
     max_rounds: int = 25,
+    min_count: int = LEAST,
     epsilon: float | None = None,
+    delta: float = DELTA,
+    bounds: Mapping[str, Sequence[float]] | None = None,
+    max_hazard: float = MAX_HAZARD,
     runtime: Any = "cohort",
     guard: Any = None,
 ) -> CoxModel:
@@ -42,7 +49,9 @@ def cox(
 
     `formula` has no left-hand side: "age + C(sex)". `time` and `event` (1: event, 0: censored) name columns;
     `entry` is the time from which a row is at risk (start of an interval, left truncation), for several rows
-    per person or late entry. `ties`: "efron" or "breslow". `strata`: columns, or "site".
+    per person or late entry. `weights` names a column of positive numbers; tied events then have their mean
+    weight (Efron), and there is no test of proportional hazards. `ties`: "efron" or "breslow". `strata`:
+    columns, or "site".
 
     Times are rounded up to a grid: multiples of `grid` (default 1, one unit of time), or the times it lists.
     At each grid point with an event, sums over the risk set are opened, which change from one point to the
@@ -51,37 +60,40 @@ def cox(
     opened.
 
     `ph_transform`: time scale of the test of proportional hazards, "km" (default), "rank", "identity" or
-    "log"; with strata="site", "identity" (default) or "log".
+    "log"; with strata="site", "identity" (default) or "log". A column in which fewer than `min_count` rows
+    differ from all others (a rare level), and fewer events than that, are refused.
+
+    With `epsilon`, `delta`: hazards are constant between the points of `grid`, which lists them, and the sums
+    have noise for (ε, δ)-differential privacy of one row, a person. `bounds` of numbers and `levels` of
+    categories are declared. A person is followed until they are expected to have `max_hazard` events: a
+    larger one uses more late events, and noise grows in proportion.
     """
-    check_no_epsilon(epsilon)
     frames = check_frames(fed, "cox")
-    columns = (strata,) if isinstance(strata, str) else tuple(strata or ())
+    check_formula(formula)
+    columns = to_columns("cox", strata)
+    check_names("cox", time=time, event=event, entry_=entry, weights_=weights)
     by_site = columns == (SITE,) and not any(SITE in f.columns for f in frames.values())
     words = " ".join([formula, *columns])
+    if epsilon is not None:
+        check_plain_options(ties, entry, min_exits, ph_transform, weights)
+        private = make_private(
+            formula, time, event, grid, len(frames), epsilon, delta, bounds,
+            with_sites(levels, frames, frames, words), columns, l2, max_hazard, missing,
+        )  # fmt: skip
+        found, ledger = run_sums(private, add_site(frames), runtime=runtime, guard=guard, owner="cox")
+        return conclude_private(private, found, ledger)
     program = make_program(
         formula, time, event, ties, () if by_site else columns, by_site, entry, grid, min_exits, l2,
-        ph_transform, with_sites(levels, frames, frames, words), missing, max_rounds,
+        ph_transform, with_sites(levels, frames, frames, words), missing, max_rounds, min_count, weights,
     )  # fmt: skip
     found, ledger = run_sums(program, add_site(frames), runtime=runtime, guard=guard, owner="cox")
     return conclude(program, found, ledger)
 
 
-def check_no_epsilon(epsilon: Any) -> None:
-    if epsilon is not None:
-        raise bad(
-            "cox",
-            "epsilon",
-            epsilon,
-            "None: every term of the partial likelihood is a ratio of sums over a risk set, and one row is "
-            "in all risk sets before its own time, so that no declared bound limits what it changes",
-            "tacit.stats.logrank and kaplan_meier have an ε; so has glm with family='poisson' on intervals.",
-        )
-
-
 def make_program(
     formula: str, time: str, event: str, ties: str, strata: tuple[str, ...], by_site: bool, entry: str | None,
     grid: Any, min_exits: int, l2: float, ph_transform: str | None, levels: Mapping[str, Sequence[Any]],
-    missing: str, max_rounds: int,
+    missing: str, max_rounds: int, min_count: int = LEAST, weights: str | None = None,
 ) -> CoxProgram:  # fmt: skip
     """Return the program of a model; raise BadParameter for options that are not allowed."""
     allowed = ("identity", "log") if by_site else ("km", "rank", "identity", "log")
@@ -95,11 +107,14 @@ def make_program(
         raise bad("cox", "max_rounds", max_rounds, "a whole number from 1 to 200")
     if not isinstance(l2, int | float) or not l2 >= 0:
         raise bad("cox", "l2", l2, "a number of at least 0")
+    check_count("cox", "min_count", min_count)
     read_formula(formula, response=False)
-    return CoxProgram(
+    program = CoxProgram(
         formula, time, event, ties, strata, by_site, entry, check_grid(grid, "cox"), min_exits, float(l2),
-        transform, levels, missing, max_rounds,
+        transform, levels, missing, max_rounds, min_count, weights,
     )  # fmt: skip
+    check_levels("cox", levels, [*program.categories, SITE])
+    return program
 
 
 def conclude(program: CoxProgram, found: CoxEstimate, ledger: Ledger) -> CoxModel:

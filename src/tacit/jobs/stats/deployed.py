@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ from .run import run_sums
 if TYPE_CHECKING:
     from ...parties.party import Party
     from ...runtimes.kits import Kit
+    from ...runtimes.link import Link
 
 log = logging.getLogger(__name__)
 Report = Callable[[int, int], None]  # (steps done, most steps)
@@ -128,12 +129,20 @@ def coordinate_sums(
     program, contract = agree(kit, query, job)
     journal = SumJournal(_state(kit, state), contract.digest)
     sums, ledger = journal.load(), Ledger()
+    left: set[str] = set()  # with a threshold below 1
 
-    def opened(step: int, total: np.ndarray, included: Any) -> None:
+    def opened(step: int, total: np.ndarray, included: Sequence[str]) -> None:
         journal.keep(step, total)
+        for name in sorted(set(contract.tables["parties"]) - set(included) - left):
+            left.add(name)
+            text = f"party {name!r} left: sums from step {step + 1} on are without its rows."
+            if step:  # steps are not asked again, so the result is not that of the remaining parties
+                text += f" Those of steps 1 to {step} are with them, so counts and estimates may not agree."
+            note(text)
+            ledger.stamp(text)
         progress(step + 1, program.max_steps)
 
-    async def server(me: Party) -> Any:
+    async def server(me: Party, link: Link) -> Any:
         return await coordinator(
             me,
             contract,
@@ -144,6 +153,8 @@ def coordinate_sums(
             opened=opened,
             note=note,
             share=share,
+            absence=link.measure_absence,
+            patience=patience,
         )
 
     with record_command(kit.directory, ledger, command, kit.name):
@@ -204,10 +215,11 @@ def answer_sums(
 
     def read() -> Any:
         table = read_rows(data, query.data)
-        admit(policy, contract, program, table, answers, folder, query.data.person, lifetime)
-        return query.verb.prepare(table, kit.name)
+        prepared = query.verb.prepare(table, kit.name)
+        admit(policy, contract, program, table, answers, folder, query.data.person, lifetime, prepared)
+        return prepared
 
-    async def client(me: Party) -> Any:
+    async def client(me: Party, link: Link) -> Any:
         return await party(
             me,
             contract,
@@ -222,7 +234,8 @@ def answer_sums(
         record_command(kit.directory, ledger, command, kit.name),
         require_effective_rows(policy.effective_rows),
     ):
-        shared = connect(kit, client, ledger, patience, peers_of(query, contract))
+        # a party awaits the coordinator only, which may restart, and no longer than `patience`
+        shared = connect(kit, client, ledger, patience, peers_of(query, contract), away=patience)
     return {
         "party": kit.name,
         "contract": contract.digest,
@@ -267,14 +280,19 @@ def peers_of(query: Query, contract: SumContract) -> list[str]:
 
 
 def connect(
-    kit: Kit, program: Callable[[Party], Any], ledger: Ledger, patience: float, peers: list[str]
+    kit: Kit,
+    program: Callable[[Party, Link], Any],
+    ledger: Ledger,
+    patience: float,
+    peers: list[str],
+    away: float | None = None,
 ) -> Any:
     from ...runtimes.link import Link
 
     async def connected() -> Any:
-        async with Link(kit, patience=patience, version=__version__) as link:
+        async with Link(kit, patience=patience, version=__version__, away=away, may_restart=True) as link:
             try:
-                return await link.run(program, peers)
+                return await link.run(lambda me: program(me, link), peers)
             finally:
                 ledger.merge(link.mailbox.ledger)
 

@@ -16,13 +16,13 @@ from ...results import JobResult
 from ...stats import table_one
 from ...stats.columns import is_number_type, levels_of, text_of
 from ...stats.description import ALL, DescribeProgram, Descriptions
+from ...stats.disclosure import LEAST
 from ...stats.noisy import NoisyProgram, check_privacy
 from ...stats.table_one import TableOptions
 from ...stats.tables import check_frames
 from .run import run_sums
 
 DELTA = 1e-6  # below 1 / rows of all but national registers
-LEAST = 5  # smallest count shown: the usual rule of statistical offices
 
 Levels = tuple[str, tuple[str, ...]]
 
@@ -42,8 +42,9 @@ class Description(JobResult):
     @property
     def rows(self) -> str:
         least = self.options.least
+        hidden = table_one.hide_counts(self.found.rows, least)
         return ", ".join(
-            f"{'all' if g == ALL else g}: {f'<{least}' if 0 < n < least else n}"
+            f"{'all' if g == ALL else g}: {n if not hidden[g] else f'<{least}' if n < least else '–'}"
             for g, n in self.found.rows.items()
         )
 
@@ -223,6 +224,7 @@ def describe_program(
     """Return the program for tables that the caller holds: kinds and levels are taken from them."""
     owner = "stats.describe"
     check_quantiles(owner, quantiles)
+    check_list(owner, "columns", columns)
     names = common_columns(frames, owner) if columns is None else list(dict.fromkeys(columns))
     declared = dict(categories) if isinstance(categories, Mapping) else dict.fromkeys(categories)
     names = [c for c in names if c != by]
@@ -239,7 +241,14 @@ def check_count(owner: str, name: str, value: Any) -> None:
         raise bad(owner, name, value, "a whole number of at least 1")
 
 
-def check_quantiles(owner: str, quantiles: Sequence[float]) -> None:
+def check_list(owner: str, name: str, columns: Any) -> None:
+    if isinstance(columns, str):
+        raise bad(owner, name, columns, f"a list of columns: [{columns!r}]")
+
+
+def check_quantiles(owner: str, quantiles: Any) -> None:
+    if isinstance(quantiles, str) or not isinstance(quantiles, Iterable):
+        raise bad(owner, "quantiles", quantiles, "numbers between 0 and 1")
     for q in quantiles:
         if not isinstance(q, int | float) or not 0 <= q <= 1:
             raise bad(owner, "quantiles", q, "numbers between 0 and 1")
@@ -271,6 +280,10 @@ def common_columns(frames: Mapping[str, pd.DataFrame], owner: str) -> list[str]:
 
 
 def need_columns(frames: Mapping[str, pd.DataFrame], names: Iterable[str], owner: str) -> None:
+    names = list(names)
+    wrong = [name for name in names if not isinstance(name, str)]
+    if wrong:
+        raise bad(owner, "a column", wrong[0], "the name of a column")
     missing = {
         party: lost for party, f in frames.items() if (lost := [c for c in names if c not in f.columns])
     }

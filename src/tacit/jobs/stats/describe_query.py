@@ -114,6 +114,7 @@ class HistogramOptions:
 def _histogram(options: HistogramOptions, parties: int) -> HistogramProgram | NoisyHistogram:
     need_columns("stats.histogram", column=options.column)
     check_count("stats.histogram", "bins", options.bins)
+    check_count("stats.histogram", "min_count", options.min_count)
     bounds = check_bounds("stats.histogram", options.bounds)
     if options.epsilon is None:
         return HistogramProgram(options.column, *bounds, options.bins)
@@ -141,6 +142,7 @@ class CrosstabOptions:
 def _crosstab(options: CrosstabOptions, parties: int) -> CrosstabProgram | NoisyCrosstab:
     owner = "stats.crosstab"
     need_columns(owner, rows=options.rows, columns=options.columns)
+    check_count(owner, "min_count", options.min_count)
     a, b = (declared_levels(owner, c, options.categories) for c in (options.rows, options.columns))
     if options.epsilon is None:
         return CrosstabProgram(a, b)
@@ -160,13 +162,14 @@ class FrequentOptions:
     min_count: int = 20
     longest: int = 32
     most: int = 64
+    min_cell: int = LEAST
     epsilon: float | None = None
     delta: float = DELTA
 
 
 def _frequent(options: FrequentOptions, parties: int) -> FrequentProgram:
     need_columns("stats.heavy_hitters", column=options.column)
-    for name in ("min_count", "longest", "most"):
+    for name in ("min_count", "longest", "most", "min_cell"):
         check_count("stats.heavy_hitters", name, getattr(options, name))
     return tables.frequent_program(
         options.column,
@@ -176,6 +179,7 @@ def _frequent(options: FrequentOptions, parties: int) -> FrequentProgram:
         parties,
         options.epsilon,
         options.delta,
+        options.min_cell,
     )
 
 

@@ -9,11 +9,12 @@ import pandas as pd
 
 from ...parameters import bad
 from ...parties.ledger import Ledger
-from ...stats.design import read_formula
+from ...stats.design import check_formula, read_formula
 from ...stats.families import make_family
 from ...stats.regression import GlmEstimate, GlmProgram
 from ...stats.regression_result import Regression
-from ...stats.tables import check_frames
+from ...stats.tables import check_frames, check_levels, check_names
+from .describe import LEAST, check_count
 from .run import run_sums
 
 SITE = "site"  # the column with the party's own name, if the tables have none
@@ -41,6 +42,7 @@ def glm(
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
     max_rounds: int | None = None,
+    min_count: int = LEAST,
     epsilon: float | None = None,
     delta: float | None = None,
     bounds: Mapping[str, tuple[float, float]] | None = None,
@@ -60,7 +62,8 @@ def glm(
     statsmodels has that factor for OLS only) or "site" (clustered by party, at least 3). `firth=True`
     reduces bias and gives finite estimates for separated outcomes (logistic models). `levels` declares the
     levels of categorical columns in their order; others are discovered by a sum and sorted. Rows with missing
-    values are left out and counted; `missing="error"` refuses them. `max_rounds` is 10 (25 with Firth).
+    values are left out and counted; `missing="error"` refuses them. `max_rounds` is 10 (25 with Firth). A
+    column in which fewer than `min_count` rows differ from all others (a rare level) is refused.
 
     With `epsilon` (and `delta`), the sums are noisy, and `bounds` must declare the range of every column.
 
@@ -68,10 +71,12 @@ def glm(
     rows.
     """
     tables = check_frames(fed, "glm")
+    check_formula(formula)
+    check_names("glm", weights_=weights, offset_=offset, exposure_=exposure)
     frames = add_site(tables)
     program = make_program(
         formula, family, link, alpha, weights, weight_kind, offset, exposure, l2, l1, firth, robust,
-        with_sites(levels, frames, tables, formula), missing, max_rounds,
+        with_sites(levels, frames, tables, formula), missing, max_rounds, min_count,
     )  # fmt: skip
     if epsilon is not None or delta is not None or bounds is not None:
         from .private_glm import fit_private
@@ -84,13 +89,15 @@ def glm(
 def make_program(
     formula: str, family: str, link: str | None, alpha: float | None, weights: str | None, weight_kind: str,
     offset: str | None, exposure: str | None, l2: float, l1: float, firth: bool, robust: str | None,
-    levels: Mapping[str, Sequence[Any]], missing: str, max_rounds: int | None,
+    levels: Mapping[str, Sequence[Any]], missing: str, max_rounds: int | None, min_count: int = LEAST,
 ) -> GlmProgram:  # fmt: skip
     """Return the program of a model; raise BadParameter for options that are not allowed."""
     rounds = (25 if firth else 10) if max_rounds is None else max_rounds
+    check_count("glm", "min_count", min_count)
     program = GlmProgram(
         formula, make_family(family, link, alpha).name, link, alpha, weights, weight_kind, offset, exposure,
         _check_penalty("l2", l2), _check_penalty("l1", l1), firth, robust, levels, missing, rounds,
+        min_count,
     )  # fmt: skip
     check_options(program)
     return program
@@ -149,6 +156,7 @@ def with_sites(
 def check_options(program: GlmProgram) -> None:
     """Raise BadParameter for the first option that is not allowed."""
     read_formula(program.formula, response=True)
+    check_levels("glm", program.levels or {}, program.columns)
     family = program.model
     if program.weight_kind not in ("variance", "frequency"):
         raise bad("glm", "weight_kind", program.weight_kind, "'variance' or 'frequency'")

@@ -42,8 +42,13 @@ async def coordinator(
     opened: Callable[[int, np.ndarray, Sequence[str]], None] = lambda step, total, included: None,
     note: Callable[[str], None] = log.info,
     share: Callable[[Any], Mapping[str, Tensor]] | None = None,
+    absence: Callable[[str], float] = lambda name: 0.0,
+    patience: float | None = None,
 ) -> Any:
-    """Offer the contract to all parties, run the program and return its result."""
+    """Offer the contract to all parties, run the program and return its result.
+
+    `absence` and `patience`: how long parties are disconnected, and may be (`Admission`).
+    """
     rules = contract.rules(within, tries)
     admission = Admission(
         me,
@@ -53,6 +58,8 @@ async def coordinator(
         lambda name, ready: None,
         note,
         everyone=rules.threshold == 1,
+        absence=absence,
+        patience=patience,
     )
     result: list[Any] = []
 

@@ -5,6 +5,7 @@ KIT/policy.toml   [stats] min_parties = 3, min_difference = 10, epsilon = 4.0
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from ...accounting.account import FILE, Account
 from ...config import toml
 from ...errors import BudgetSpent
 from ...parameters import from_fields, real, whole
-from ...stats.disclosure import QueryHistory, check_dominance, check_own_rows, check_parties
+from ...stats.disclosure import LEAST, QueryHistory, check_dominance, check_own_rows, check_parties
 from ...stats.privacy import AboutRows, HasParameters, Private, SumsValues
 from .answers import AnswerFile
 from .contract import SumContract
@@ -27,10 +28,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StatsPolicy:
-    min_parties: int = whole(3, least=2, doc="fewest parties in a sum")
+    min_parties: int = whole(3, least=2, doc="fewest parties in a sum, without those that may leave")
     min_rows: int = whole(10, least=1, doc="fewest rows of this party in a query without an ε")
     min_difference: int = whole(
         10, least=1, doc="fewest rows by which two queries may differ, if they are not about the same rows"
+    )
+    min_count: int = whole(
+        LEAST, least=1, doc="smallest count that a query without an ε may show (its min_count, min_cell)"
+    )
+    min_exits: int = whole(
+        1, least=1, doc="fewest people who leave between two sums that a Cox model opens (its min_exits)"
     )
     epsilon: float | None = real(
         None, above=0, none=True, doc="most ε of all private queries about these data together"
@@ -45,6 +52,7 @@ class StatsPolicy:
         2.0, least=0, doc="fewest rows of this party, by weight, in a step of a regression or Cox model"
     )
     only_private: bool = False  # answer only queries with an ε
+    only_checked: bool = False  # answer no query whose steps parties cannot check (threshold below 1)
 
 
 def read_policy(kit: Path | None) -> StatsPolicy:
@@ -65,13 +73,17 @@ def admit(
     folder: Path,
     person: str | None = None,
     lifetime: float | None = None,
+    prepared: pd.DataFrame | None = None,
 ) -> None:
-    """Record a query about these rows before its first answer, or raise what the policy does not allow."""
+    """Record a query about these rows before its first answer, or raise what the policy does not allow.
+
+    `prepared`: the table as the program reads it, with columns that the party adds (its name).
+    """
     import pandas as pd
 
     from ...errors import BadData, QueryRefused
 
-    check_parties(contract.tables["parties"], policy.min_parties)
+    check_parties(contract.tables["parties"], policy.min_parties, contract.tables["threshold"])
     private = isinstance(program, Private)
     if len(table) < policy.min_rows and not private:
         raise QueryRefused(
@@ -79,24 +91,47 @@ def admit(
         )
     if policy.only_private and not private:
         raise QueryRefused("the query has no ε, and this party answers only private queries (only_private).")
+    if policy.only_checked and not contract.tables["checked"] and contract.tables["steps"] > 1:
+        raise QueryRefused(
+            "the coordinator could choose the steps of this query: parties check them only if every sum is "
+            "over all parties (threshold = 1), and this party answers no other (only_checked)."
+        )
+    if not private:
+        check_least(policy, contract.tables["data"].get("stats", {}))
     if person is not None and person not in table.columns:
         raise BadData(f"the table has no column {person!r}, which identifies its rows (data.person).")
     answers.bind_table(digest_of_table(table))
     if private:  # noise protects each row, also in the difference of two answers
         _charge(policy, program, answers, folder, lifetime)
         return
+    read = table if prepared is None else prepared
     if isinstance(program, HasParameters):
-        check_own_rows(*program.parameters(table), policy.rows_per_coefficient)
+        check_own_rows(*program.parameters(read), policy.rows_per_coefficient)
     if policy.max_share is not None and isinstance(program, SumsValues):
-        for values in program.summed_values(table):
+        for values in program.summed_values(read):
             check_dominance(values, policy.max_share)
     rows = table if person is None else table[[person]]
     hashes = pd.util.hash_pandas_object(rows, index=False).to_numpy()
-    sets = program.row_sets(table) if isinstance(program, AboutRows) else {}
+    sets = program.row_sets(read) if isinstance(program, AboutRows) else {}
     sets = {"all rows": np.ones(len(table), bool), **sets}
     # a group below the threshold differs from nobody by less than that; its figures are not shown
     chosen = {n: hashes[m] for n, m in sets.items() if n == "all rows" or m.sum() >= policy.min_difference}
-    QueryHistory(folder, policy.min_difference).admit(contract.digest, chosen)
+    QueryHistory(folder, policy.min_difference).admit(contract.digest, chosen, hashes)
+
+
+def check_least(policy: StatsPolicy, asked: Mapping[str, Any]) -> None:
+    """Refuse a query whose agreed options show smaller counts than the policy allows."""
+    from ...errors import QueryRefused
+
+    by_site = asked.get("strata") in ("site", ["site"])  # opens no grid
+    rules = {"min_count": policy.min_count, "min_cell": policy.min_count, "min_exits": policy.min_exits}
+    for name, least in rules.items():
+        if name in asked and asked[name] < least and not (by_site and name == "min_exits"):
+            key = "min_exits" if name == "min_exits" else "min_count"
+            raise QueryRefused(
+                f"the query has {name} = {asked[name]}, and this party's policy requires {least} ({key}). "
+                "Nothing was sent."
+            )
 
 
 def _charge(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import pandas as pd
 
 from ...parameters import bad
 from ...stats import noise_share
-from ...stats.design import read_formula
+from ...stats.design import Variables, read_formula
 from ...stats.private_regression import ROUNDS, PrivateGlmProgram
 from ...stats.regression import GlmProgram
 from ...stats.regression_result import Regression
@@ -33,37 +34,10 @@ def make_private(
         if getattr(program, name) != getattr(default, name):
             raise bad("glm", name, getattr(program, name), f"{getattr(default, name)!r} with epsilon")
     variables = read_formula(program.formula, response=True)
-    declared, levels = dict(bounds or {}), dict(program.levels or {})
-    numeric = [
-        n
-        for n in (*variables.response, *variables.names)
-        if n not in levels and n not in variables.categorical
-    ]
-    for name, pair in declared.items():
-        if not isinstance(pair, list | tuple) or len(pair) != 2 or not float(pair[0]) < float(pair[1]):
-            raise bad("glm", f"bounds of {name!r}", pair, "(low, high) with low < high")
-    if program.family == "binomial":
-        declared[variables.response[0]] = (0.0, 1.0)
-    missing = [n for n in numeric if n not in declared]
-    if missing:
-        raise bad(
-            "glm",
-            "bounds",
-            bounds,
-            f"the range of {', '.join(map(repr, missing))} too, with epsilon: {{'age': (0, 120)}}. "
-            "They are declared, not taken from the rows",
-        )
-    unknown = [n for n in variables.categorical if n not in levels]
-    if unknown:
-        raise bad(
-            "glm",
-            "levels",
-            program.levels,
-            f"the levels of {', '.join(map(repr, unknown))} too, with epsilon",
-        )
-    if program.family == "poisson" and not float(declared[variables.response[0]][0]) >= 0:
+    fixed = {variables.response[0]: (0.0, 1.0)} if program.family == "binomial" else {}
+    used, levels = check_declared("glm", variables, program.levels, bounds, fixed)
+    if program.family == "poisson" and not used[variables.response[0]][0] >= 0:
         raise bad("glm", "bounds", bounds, "counts of at least 0")
-    used = {n: tuple(float(v) for v in declared[n]) for n in dict.fromkeys(numeric)}
     return PrivateGlmProgram(
         program.formula,
         program.family,
@@ -75,6 +49,39 @@ def make_private(
         program.l2,
         program.missing,
     )
+
+
+def check_declared(
+    owner: str, variables: Variables, levels: Any, bounds: Any, fixed: Mapping[str, tuple[float, float]]
+) -> tuple[dict[str, tuple[float, float]], dict[str, Any]]:
+    """Return the bounds and levels of a formula's columns; raise BadParameter unless all are declared."""
+    if bounds is not None and not isinstance(bounds, Mapping):
+        raise bad(owner, "bounds", bounds, "a dictionary like {'age': (0, 120)}")
+    declared, levels = dict(bounds or {}), dict(levels or {})
+    numeric = [
+        n
+        for n in dict.fromkeys((*variables.response, *variables.names))
+        if n not in levels and n not in variables.categorical
+    ]
+    for name, pair in declared.items():
+        is_pair = isinstance(pair, list | tuple) and all(isinstance(end, Real) for end in pair)
+        if not is_pair or len(pair) != 2 or not float(pair[0]) < float(pair[1]):
+            raise bad(owner, f"bounds of {name!r}", pair, "(low, high) with low < high")
+    declared |= fixed
+    missing = [n for n in numeric if n not in declared]
+    if missing:
+        raise bad(
+            owner,
+            "bounds",
+            bounds,
+            f"the range of {', '.join(map(repr, missing))} too, with epsilon: {{'age': (0, 120)}}. "
+            "They are declared, not taken from the rows; so are the levels of a category: "
+            "levels={'sex': ['f', 'm']}",
+        )
+    unknown = [n for n in variables.categorical if n not in levels]
+    if unknown:
+        raise bad(owner, "levels", levels, f"the levels of {', '.join(map(repr, unknown))} too, with epsilon")
+    return {n: (float(declared[n][0]), float(declared[n][1])) for n in numeric}, levels
 
 
 def fit_private(

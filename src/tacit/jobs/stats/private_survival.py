@@ -16,7 +16,7 @@ from ...stats.design import plain_level
 from ...stats.lifetimes import check_grid, describe_grid
 from ...stats.private_lifetimes import NoisyCounts, PrivateLifetimeProgram
 from ...stats.survival_result import Curves, LogRank
-from ...stats.tables import check_frames
+from ...stats.tables import check_frames, check_names
 from .glm import SITE, add_site
 from .run import run_sums
 
@@ -64,6 +64,8 @@ def count_privately(
 ) -> tuple[PrivateLifetimeProgram, NoisyCounts, Ledger]:
     """Run the noisy program over tables that the caller holds."""
     frames = check_frames(fed, owner)
+    required = {name: options[name] for name in ("time", "event")}
+    check_names(owner, **required, by_=options["by"], entry_=options["entry"])
     program = private_program(owner, parties=list(frames), causes=causes, **options)
     found, ledger = run_sums(program, add_site(frames), runtime=runtime, guard=guard, owner=owner)
     return program, found, ledger

@@ -33,7 +33,9 @@ from ...parties.ledger import Ledger
 from ...parties.party import Party
 from ...protocols import secagg, sum_of_all, sum_program
 from ...protocols.checked_sums import OPENED, TAGS
+from ...protocols.step_vectors import shorten
 from ...protocols.sum_program import KeptAnswers, SumProgram, SumStep
+from ...protocols.sum_steps import count_words
 from ...protocols.summing import MaskedVector
 from ...runtimes.choose import allowed_runtimes, choose_runtime
 from ...runtimes.inprocess import InProcess
@@ -161,9 +163,10 @@ class _Counting:
         self.length = program.length
         self.steps = self.numbers = self.up = self.down = 0
         self.tags = TAGS if stage.threshold == 1 and is_checked(program, parties) else 0
+        self.last: sum_program.Down = {}  # what the last step was sent
         self.before = 0  # numbers in the last sum, which is sent with the next step
-        # by the length of a vector, and whether it is the first
-        self.traffic: dict[tuple[int, bool], tuple[int, int]] = {}
+        # by the length of a vector, whether it is the first, and whether it is of words
+        self.traffic: dict[tuple[int, bool, bool], tuple[int, int]] = {}
         self.heads: dict[tuple[Any, ...], int] = {}  # bytes of a message besides its vectors
 
     def coordinate(self) -> Generator[sum_program.Down, np.ndarray, Any]:
@@ -171,7 +174,7 @@ class _Counting:
         down = next(steps)
         while True:
             total = yield down
-            self._count(down, len(total))
+            self._count(down, len(total), None if self.tags else count_words(self.program, self.steps, down))
             try:
                 down = steps.send(total)
             except StopIteration as end:
@@ -183,35 +186,47 @@ class _Counting:
         key = (
             _digits(message.step),
             *((name, v.dtype, tuple(map(_digits, v.shape))) for name, v in vectors.items()),
+            *((name, _digits(count)) for name, count in message.kept.items()),
         )
         body = sum(-(-v.nbytes // ALIGN) * ALIGN for v in vectors.values())
         if key not in self.heads:
             self.heads[key] = sum(len(part) for part in encode_parts(message)) - body
         return self.heads[key] + body
 
-    def _traffic(self, length: int, begins: bool) -> tuple[int, int]:
+    def _traffic(self, length: int, begins: bool, modular: bool) -> tuple[int, int]:
         terms = secagg.SecAggTerms(
-            "", self.parties, length, self.bound, self.stage.threshold, adversary=self.stage.adversary
+            "",
+            self.parties,
+            length,
+            self.bound,
+            self.stage.threshold,
+            adversary=self.stage.adversary,
+            modular=modular,
         )
         names = [str(k) for k in range(self.parties)]
         if self.stage.threshold == 1:
             return sum_of_all.traffic(names, terms, begins=begins)
         return secagg.traffic(names, terms)
 
-    def _count(self, down: sum_program.Down, length: int) -> None:
+    def _count(self, down: sum_program.Down, length: int, words: int | None) -> None:
         session = bytes(sum_program.SESSION_BYTES)
         vectors = dict(down)
         if self.tags and self.steps:
             vectors[OPENED] = torch.zeros(self.before, dtype=torch.int64)
-        sent = self._size(SumStep(self.steps, session, session, vectors))
+        continues = self.steps and self.stage.threshold == 1
+        shorter, kept = shorten(self.last, vectors) if continues else (vectors, {})
+        self.last = vectors
+        sent = self._size(SumStep(self.steps, session, session, shorter, kept))
         self.before = length + self.tags
+        sent_up = self.before if words is None else words
         self.steps += 1
         self.numbers += length
         self.down += sent * self.parties
         if self.parties >= 2 and length:
             begins = self.steps == 1
-            if (self.before, begins) not in self.traffic:
-                self.traffic[self.before, begins] = self._traffic(self.before, begins)
-            up, received = self.traffic[self.before, begins]
+            key = sent_up, begins, words is not None
+            if key not in self.traffic:
+                self.traffic[key] = self._traffic(*key)
+            up, received = self.traffic[key]
             self.up += up
             self.down += received

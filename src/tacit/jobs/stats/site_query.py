@@ -8,9 +8,9 @@ from typing import Any
 from ...parties.ledger import Ledger
 from ...stats.meta_analysis import PARTY
 from ...stats.regression_result import Regression
-from ...stats.site_model import SiteModelProgram
-from . import sites
-from .model_query import need_values, plain_levels
+from . import private_sites, sites
+from .describe import LEAST
+from .model_query import DELTA, need_values, plain_levels
 from .queries import StatsVerb
 
 
@@ -21,7 +21,8 @@ class GeeOptions:
     link: str | None = None
     levels: dict = field(default_factory=dict)  # type: ignore[type-arg]  # checked by plain_levels
     missing: str = "drop"
-    max_rounds: int = 40
+    max_rounds: int = 150
+    min_count: int = LEAST
     epsilon: float | None = None
 
 
@@ -32,7 +33,10 @@ class MixedOptions:
     levels: dict = field(default_factory=dict)  # type: ignore[type-arg]
     missing: str = "drop"
     max_rounds: int = 40
+    min_count: int = LEAST
     epsilon: float | None = None
+    delta: float = DELTA
+    bounds: dict = field(default_factory=dict)  # type: ignore[type-arg]  # checked by make_private
 
 
 @dataclass(frozen=True)
@@ -44,41 +48,52 @@ class MetaOptions:
     effects: str = "random"
     levels: dict = field(default_factory=dict)  # type: ignore[type-arg]
     missing: str = "drop"
+    min_count: int = LEAST
     epsilon: float | None = None
+    delta: float = DELTA
+    bounds: dict = field(default_factory=dict)  # type: ignore[type-arg]
 
 
 def _build(kind: str) -> Any:
-    def build(o: Any, parties: list[str]) -> SiteModelProgram:
+    def build(o: Any, parties: list[str]) -> Any:
         need_values(f"stats.{kind}", formula=o.formula)
         if kind == "meta":
             sites.check_meta(o.open_sites, o.effects)
+        link = None if kind == "mixed" else o.link
+        levels = plain_levels(o.levels, f"stats.{kind}")
+        if o.epsilon is not None:
+            delta, bounds = (None, None) if kind == "gee" else (o.delta, o.bounds)
+            return private_sites.make_private(
+                kind, o.formula, o.family, link, levels, o.missing, parties, o.epsilon, delta, bounds
+            )
         return sites.make_program(
             kind,
             o.formula,
             o.family,
-            None if kind == "mixed" else o.link,
-            plain_levels(o.levels, f"stats.{kind}"),
+            link,
+            levels,
             o.missing,
             1 if kind == "meta" else o.max_rounds,
-            o.epsilon,
             parties,
+            o.min_count,
         )
 
     return build
 
 
-def _fitted(o: Any, program: SiteModelProgram, found: Any, ledger: Ledger) -> Regression:
+def _fitted(o: Any, program: Any, found: Any, ledger: Ledger) -> Regression:
+    if o.epsilon is not None:
+        return private_sites.conclude_private(program, found, ledger, getattr(o, "effects", "random"))
     return sites.conclude(program, found, ledger, getattr(o, "effects", "random"))
+
+
+def _add_name(table: Any, name: str) -> Any:
+    """Return a party's table with its name, which is its place in a sum by site."""
+    return table.assign(**{PARTY: name})
 
 
 VERBS = {
     "gee": StatsVerb(GeeOptions, _build("gee"), _fitted, by_name=True),
-    "mixed": StatsVerb(MixedOptions, _build("mixed"), _fitted, by_name=True),
-    "meta": StatsVerb(
-        MetaOptions,
-        _build("meta"),
-        _fitted,
-        by_name=True,
-        prepare=lambda table, name: table.assign(**{PARTY: name}),
-    ),
+    "mixed": StatsVerb(MixedOptions, _build("mixed"), _fitted, by_name=True, prepare=_add_name),
+    "meta": StatsVerb(MetaOptions, _build("meta"), _fitted, by_name=True, prepare=_add_name),
 }

@@ -10,26 +10,23 @@ import pandas as pd
 
 from ...parameters import bad
 from ...parties.ledger import Ledger
+from ...stats.design import check_formula
 from ...stats.meta_analysis import PARTY, combine
 from ...stats.regression import GlmEstimate
 from ...stats.regression_result import Regression
 from ...stats.site_model import SiteModelProgram
 from ...stats.tables import check_frames
+from .describe import LEAST
 from .glm import add_site, with_sites
 from .glm import conclude as conclude_glm
 from .glm import make_program as make_glm
+from .private_sites import conclude_private, make_private
 from .run import run_sums
 
 OPENED = {
     "gee": "gee opened sums of scores, of information, and of products of residuals and of scores of a site.",
     "mixed": "mixed opened sums of the sites' marginal log-likelihoods, gradients and Hessians.",
     "meta": "meta opened the coefficients and variances of each site alone.",
-}
-# why there is no ε: documented in docs/how-to-statistics.md
-NO_EPSILON = {
-    "gee": "its errors are products of the scores of whole sites, which one row changes by the site's score",
-    "mixed": "its likelihood is one number per site, which one row changes by no declared amount",
-    "meta": "it opens estimates of each site, whose noise would be that of one party alone",
 }
 
 
@@ -41,7 +38,8 @@ def gee(
     link: str | None = None,
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
-    max_rounds: int = 40,
+    max_rounds: int = 150,
+    min_count: int = LEAST,
     epsilon: None = None,
     runtime: Any = "cohort",
     guard: Any = None,
@@ -50,7 +48,10 @@ def gee(
 
     Needs at least 3 parties with rows: errors come from the sum of products of the sites' scores.
     """
-    return _fit("gee", fed, formula, family, link, levels, missing, max_rounds, epsilon, runtime, guard)
+    return _fit(
+        "gee", fed, formula, family, link, levels, missing, max_rounds, min_count, (epsilon, None, None),
+        runtime, guard,
+    )  # fmt: skip
 
 
 def mixed(
@@ -61,15 +62,23 @@ def mixed(
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
     max_rounds: int = 40,
-    epsilon: None = None,
+    min_count: int = LEAST,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    bounds: Mapping[str, Sequence[float]] | None = None,
     runtime: Any = "cohort",
     guard: Any = None,
 ) -> Regression:
     """Fit a mixed model with a random intercept for each site, by Laplace's method (maximum likelihood).
 
     `family`: "gaussian" (exact), "binomial" or "poisson". The intercept of a site stays with its party.
+    With `epsilon`, `delta` and declared `bounds` and `levels`, the sums have noise for each row, and noisy
+    sums by site are opened.
     """
-    return _fit("mixed", fed, formula, family, None, levels, missing, max_rounds, epsilon, runtime, guard)
+    return _fit(
+        "mixed", fed, formula, family, None, levels, missing, max_rounds, min_count, (epsilon, delta, bounds),
+        runtime, guard,
+    )  # fmt: skip
 
 
 def meta(
@@ -82,17 +91,25 @@ def meta(
     link: str | None = None,
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
-    epsilon: None = None,
+    min_count: int = LEAST,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    bounds: Mapping[str, Sequence[float]] | None = None,
     runtime: Any = "cohort",
     guard: Any = None,
 ) -> Regression:
     """Combine estimates of each site: `effects` "fixed" or "random" (DerSimonian and Laird), for comparison.
 
     Each site's coefficients and variances are opened, so `open_sites=True` must be given. `glm` needs no
-    such thing, and uses sites that are too small for a model of their own.
+    such thing, and uses sites that are too small for a model of their own. With `epsilon`, `delta` and
+    declared `bounds` and `levels`, every site adds the noise of its own estimates, which its variances
+    include.
     """
     check_meta(open_sites, effects)
-    return _fit("meta", fed, formula, family, link, levels, missing, 1, epsilon, runtime, guard, effects)
+    return _fit(
+        "meta", fed, formula, family, link, levels, missing, 1, min_count, (epsilon, delta, bounds), runtime,
+        guard, effects,
+    )  # fmt: skip
 
 
 def check_meta(open_sites: Any, effects: str) -> None:
@@ -116,18 +133,10 @@ def make_program(
     levels: Mapping[str, Sequence[Any]],
     missing: str,
     max_rounds: int,
-    epsilon: Any,
     parties: Sequence[str],
+    min_count: int = LEAST,
 ) -> SiteModelProgram:
-    """Return the program of both models; raise BadParameter for options that are not allowed."""
-    if epsilon is not None:
-        raise bad(
-            kind,
-            "epsilon",
-            epsilon,
-            f"None: {NO_EPSILON[kind]}",
-            "tacit.stats.glm(…, epsilon=…) has an ε; C(site) is its site effect.",
-        )
+    """Return the program without noise; raise BadParameter for options that are not allowed."""
     if kind == "mixed" and family not in ("gaussian", "binomial", "poisson"):
         raise bad("mixed", "family", family, "'gaussian', 'binomial' or 'poisson'")
     if type(max_rounds) is not int or not 1 <= max_rounds <= 200:
@@ -148,6 +157,7 @@ def make_program(
         levels,
         missing,
         None,
+        min_count,
     )
     return SiteModelProgram(
         kind,
@@ -159,6 +169,7 @@ def make_program(
         first.max_rounds,
         max_rounds,
         tuple(sorted(parties)) if kind == "meta" else (),
+        min_count,
     )
 
 
@@ -171,17 +182,26 @@ def _fit(
     levels: Any,
     missing: str,
     max_rounds: int,
-    epsilon: Any,
+    min_count: int,
+    privacy: tuple[Any, Any, Any],
     runtime: Any,
     guard: Any,
     effects: str = "random",
 ) -> Regression:
     given = check_frames(fed, kind)
+    check_formula(formula)
     frames = add_site(given)
     declared = with_sites(levels, frames, given, formula)
-    program = make_program(kind, formula, family, link, declared, missing, max_rounds, epsilon, list(frames))
-    if kind == "meta":
+    is_private = privacy[0] is not None
+    if is_private or kind == "meta":
         frames = {name: frame.assign(**{PARTY: name}) for name, frame in frames.items()}
+    if is_private:
+        noisy = make_private(kind, formula, family, link, declared, missing, list(frames), *privacy)
+        estimate, ledger = run_sums(noisy, frames, runtime=runtime, guard=guard, owner=kind)
+        return conclude_private(noisy, estimate, ledger, effects)
+    program = make_program(
+        kind, formula, family, link, declared, missing, max_rounds, list(frames), min_count
+    )
     found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=kind)
     return conclude(program, found, ledger, effects)
 

@@ -15,10 +15,11 @@ from ...parameters import bad
 from ...parties.ledger import Ledger
 from ...stats import curves
 from ...stats.design import plain_level
+from ...stats.disclosure import suppress
 from ...stats.lifetimes import LifetimeCounts, LifetimeProgram, check_grid
 from ...stats.site_logrank import SiteLogrank, SiteLogrankProgram
 from ...stats.survival_result import Curves, LogRank
-from ...stats.tables import check_frames
+from ...stats.tables import check_frames, check_levels, check_names, to_columns
 from . import private_survival
 from .describe import LEAST, check_count
 from .glm import SITE, add_site, with_sites
@@ -168,6 +169,8 @@ def aalen_johansen(
 
 
 def check_causes(cause: Any, causes: Sequence[Any]) -> list[Any]:
+    if not isinstance(causes, list | tuple) or not causes:
+        raise bad("aalen_johansen", "causes", causes, "a list of all causes in the event column, like [1, 2]")
     plain = [plain_level(c) for c in causes]
     if plain_level(cause) not in plain or 0 in plain:
         raise bad("aalen_johansen", "cause", cause, f"one of causes={list(causes)}, none of which is 0")
@@ -209,6 +212,7 @@ def logrank(
     entry: str | None = None,
     weighting: str = "logrank",
     grid: float | Sequence[float] = 1.0,
+    min_count: int = LEAST,
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
     epsilon: float | None = None,
@@ -220,11 +224,14 @@ def logrank(
 
     `strata="site"`: every party computes its own differences, and only their sum over all parties is opened,
     no grid. `weighting`: "logrank", "wilcoxon", "tarone-ware" or "peto". `epsilon` is as for
-    `kaplan_meier`: with a declared grid and levels, without strata.
+    `kaplan_meier`: with a declared grid and levels, without strata. Events of a group are not shown if they
+    are 1 to min_count − 1, nor those of one more group, which would follow from the total.
     """
+    check_count("logrank", "min_count", min_count)
     if weighting not in curves.WEIGHTINGS:
         raise bad("logrank", "weighting", weighting, ", ".join(map(repr, curves.WEIGHTINGS)))
-    columns = (strata,) if isinstance(strata, str) else tuple(strata or ())
+    columns = to_columns("logrank", strata)
+    check_names("logrank", time=time, event=event, by=by, entry_=entry)
     if epsilon is not None:
         check_no_strata(columns)
         options = _private(time, event, by, entry, grid, levels, missing, epsilon, delta)
@@ -234,11 +241,11 @@ def logrank(
     if columns == (SITE,) and not any(SITE in f.columns for f in frames.values()):
         program = SiteLogrankProgram(time, event, by, entry, weighting, dict(levels or {}), missing)
         found, ledger = run_sums(program, add_site(frames), runtime=runtime, guard=guard, owner="logrank")
-        return conclude_by_site(found, ledger, weighting)
+        return conclude_by_site(found, ledger, weighting, min_count)
     counts, ledger, notes = count_lifetimes(
         "logrank", fed, time, event, by, columns, entry, grid, (1,), levels, missing, runtime, guard
     )
-    return conclude_logrank(counts, ledger, notes, weighting)
+    return conclude_logrank(counts, ledger, notes, weighting, min_count)
 
 
 def check_no_strata(strata: Sequence[str]) -> None:
@@ -248,16 +255,16 @@ def check_no_strata(strata: Sequence[str]) -> None:
         )
 
 
-def conclude_by_site(found: SiteLogrank, ledger: Ledger, weighting: str) -> LogRank:
+def conclude_by_site(found: SiteLogrank, ledger: Ledger, weighting: str, least: int) -> LogRank:
     ledger.stamp("logrank opened sums over all parties: observed, expected and covariances by group.")
     return _logrank(
         found.difference, found.covariance, found.groups, found.both, weighting,
-        "none: every party used its own times", found.rows, found.dropped, found.parties, ledger, (),
+        "none: every party used its own times", found.rows, found.dropped, found.parties, ledger, (), least,
     )  # fmt: skip
 
 
 def conclude_logrank(
-    counts: LifetimeCounts, ledger: Ledger, notes: tuple[str, ...], weighting: str
+    counts: LifetimeCounts, ledger: Ledger, notes: tuple[str, ...], weighting: str, least: int
 ) -> LogRank:
     groups, risk = len(counts.groups), counts.at_risk
     difference, covariance, both = np.zeros(groups), np.zeros((groups, groups)), np.zeros((2, groups))
@@ -266,16 +273,24 @@ def conclude_logrank(
         difference, covariance, both = difference + parts[0], covariance + parts[1], both + parts[2]
     return _logrank(
         difference, covariance, counts.groups, both, weighting, counts.grid,
-        counts.rows, counts.dropped, counts.parties, ledger, notes,
+        counts.rows, counts.dropped, counts.parties, ledger, notes, least,
     )  # fmt: skip
 
 
 def _logrank(
     difference: np.ndarray, covariance: np.ndarray, groups: Sequence[Any], both: np.ndarray, weighting: str,
     grid: str, rows: int, dropped: int, parties: int, ledger: Ledger, notes: tuple[str, ...],
+    least: int,
 ) -> LogRank:  # fmt: skip
     statistic, freedom, p = curves.chi_square(difference, covariance)
-    table = pd.DataFrame({"observed": both[0], "expected": both[1]}, index=pd.Index(groups, name="group"))
+    hidden = suppress(both[0], least)
+    shown = np.where(hidden, np.nan, both)
+    table = pd.DataFrame({"observed": shown[0], "expected": shown[1]}, index=pd.Index(groups, name="group"))
+    if hidden.any():
+        notes = (
+            *notes,
+            f"Events of groups with 1 to {least - 1}, or that would give these away, are not shown.",
+        )
     return LogRank(statistic, freedom, p, table, weighting, grid, rows, dropped, parties, ledger, notes)
 
 
@@ -287,11 +302,13 @@ def count_lifetimes(
     if missing not in ("drop", "error"):
         raise bad(owner, "missing", missing, "'drop' (complete cases) or 'error'")
     frames = check_frames(fed, owner)
+    check_names(owner, time=time, event=event, by_=by, entry_=entry)
     words = " ".join(filter(None, (by, *strata)))
     program = LifetimeProgram(
         time, event, by, strata, entry, check_grid(grid, owner), causes,
         with_sites(levels, frames, frames, words), missing, owner,
     )  # fmt: skip
+    check_levels(owner, program.levels or {}, program.categories)
     counts, ledger = run_sums(program, add_site(frames), runtime=runtime, guard=guard, owner=owner)
     return counts, ledger, say_opened(program, counts, ledger)
 

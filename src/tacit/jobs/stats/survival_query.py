@@ -13,10 +13,11 @@ from ...stats.design import plain_level
 from ...stats.lifetimes import LifetimeProgram, check_grid
 from ...stats.site_logrank import SiteLogrankProgram
 from ...stats.survival_result import Curves, LogRank
+from ...stats.tables import check_levels
 from . import private_survival, survival
 from .describe import LEAST, check_count
 from .glm import SITE
-from .model_query import DELTA, need_values, plain_levels, to_strata
+from .model_query import DELTA, add_party, need_values, plain_levels, to_strata, with_parties
 from .queries import StatsVerb
 
 
@@ -55,6 +56,7 @@ class LogrankOptions:
     entry: str | None = None
     weighting: str = "logrank"
     grid: float | list[float] = 1.0
+    min_count: int = LEAST
     levels: dict = field(default_factory=dict)  # type: ignore[type-arg]
     missing: str = "drop"
     epsilon: float | None = None
@@ -69,22 +71,19 @@ def _causes(o: Any) -> list[Any]:
     return survival.check_causes(o.cause, o.causes)
 
 
-def _build(o: Any, parties: int, owner: str, strata: Sequence[str] = ()) -> Any:
+def _build(o: Any, parties: list[str], owner: str, strata: Sequence[str] = ()) -> Any:
     need_values(f"stats.{owner}", time=o.time, event=o.event)
-    levels = plain_levels(o.levels, f"stats.{owner}")
+    levels = with_parties(plain_levels(o.levels, f"stats.{owner}"), parties, o.by, *strata)
     if o.epsilon is not None:
-        if o.by == SITE and SITE not in levels:
-            raise BadJob(f"stats.{owner}: declare the levels of 'site' with epsilon.")
-        names = [str(k) for k in range(parties)]  # how many, for the noise
         return private_survival.private_program(
-            owner, o.time, o.event, o.by, o.entry, o.grid, levels, o.missing, o.epsilon, o.delta, names,
+            owner, o.time, o.event, o.by, o.entry, o.grid, levels, o.missing, o.epsilon, o.delta, parties,
             _causes(o),
         )  # fmt: skip
     return _counts(o, strata, owner, levels)
 
 
 def _counts(o: Any, strata: Sequence[str], owner: str, levels: Mapping[str, Any]) -> LifetimeProgram:
-    return LifetimeProgram(
+    program = LifetimeProgram(
         o.time,
         o.event,
         o.by,
@@ -96,10 +95,12 @@ def _counts(o: Any, strata: Sequence[str], owner: str, levels: Mapping[str, Any]
         o.missing,
         owner,
     )
+    check_levels(f"stats.{owner}", levels, program.categories)
+    return program
 
 
 def _curve(owner: str) -> Any:
-    def build(o: CurveOptions, parties: int) -> Any:
+    def build(o: CurveOptions, parties: list[str]) -> Any:
         survival.check_level(f"stats.{owner}", o.level)
         check_count(f"stats.{owner}", "min_count", o.min_count)
         return _build(o, parties, owner)
@@ -131,12 +132,13 @@ def _incidence(o: IncidenceOptions, program: Any, found: Any, ledger: Ledger) ->
     return survival.conclude_incidence(found, ledger, notes, o.level, which, o.min_count)
 
 
-def _ranked(o: LogrankOptions, parties: int) -> Any:
+def _ranked(o: LogrankOptions, parties: list[str]) -> Any:
     need_values("stats.logrank", time=o.time, event=o.event, by=o.by)
     if o.weighting not in WEIGHTINGS:
         raise BadJob(
             f"stats.logrank: weighting is {o.weighting!r}; it must be one of {', '.join(WEIGHTINGS)}."
         )
+    check_count("stats.logrank", "min_count", o.min_count)
     strata = to_strata(o.strata)
     if o.epsilon is not None:
         survival.check_no_strata(strata)
@@ -150,14 +152,18 @@ def _tested(o: LogrankOptions, program: Any, found: Any, ledger: Ledger) -> LogR
     if o.epsilon is not None:
         return private_survival.conclude_logrank(program, found, ledger, o.weighting)
     if isinstance(program, SiteLogrankProgram):
-        return survival.conclude_by_site(found, ledger, o.weighting)
+        return survival.conclude_by_site(found, ledger, o.weighting, o.min_count)
     notes = survival.say_opened(program, found, ledger)
-    return survival.conclude_logrank(found, ledger, notes, o.weighting)
+    return survival.conclude_logrank(found, ledger, notes, o.weighting, o.min_count)
 
 
 VERBS = {
-    "km": StatsVerb(CurveOptions, _curve("kaplan_meier"), _drawn),
-    "nelson-aalen": StatsVerb(HazardOptions, _curve("nelson_aalen"), _cumulated),
-    "aalen-johansen": StatsVerb(IncidenceOptions, _curve("aalen_johansen"), _incidence),
-    "logrank": StatsVerb(LogrankOptions, _ranked, _tested),
+    "km": StatsVerb(CurveOptions, _curve("kaplan_meier"), _drawn, by_name=True, prepare=add_party),
+    "nelson-aalen": StatsVerb(
+        HazardOptions, _curve("nelson_aalen"), _cumulated, by_name=True, prepare=add_party
+    ),
+    "aalen-johansen": StatsVerb(
+        IncidenceOptions, _curve("aalen_johansen"), _incidence, by_name=True, prepare=add_party
+    ),
+    "logrank": StatsVerb(LogrankOptions, _ranked, _tested, by_name=True, prepare=add_party),
 }

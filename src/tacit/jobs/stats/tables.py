@@ -92,7 +92,7 @@ def quantile(
     `groups` are the levels of `by`, and must be declared with `epsilon`.
     """
     owner = "stats.quantile"
-    wanted = [q] if isinstance(q, int | float) else list(q)
+    wanted: list[Any] = list(q) if isinstance(q, Sequence | np.ndarray) else [q]
     check_quantiles(owner, wanted)
     frames = check_frames(fed, owner)
     need_columns(frames, [column, *([by] if by else [])], owner)
@@ -150,6 +150,7 @@ def histogram(
     need_columns(frames, [column], owner)
     low, high = check_bounds(owner, bounds)
     check_count(owner, "bins", bins)
+    check_count(owner, "min_count", min_count)
     if epsilon is not None:
         noisy = noisy_histogram(column, (low, high), bins, len(frames), epsilon, delta)
         found, ledger = run_sums(noisy, frames, runtime=runtime, guard=guard, owner=owner)
@@ -161,9 +162,11 @@ def histogram(
 
 def conclude_histogram(program: HistogramProgram, total: np.ndarray, ledger: Ledger, least: int) -> Statistic:
     edges = [-math.inf, *np.linspace(program.low, program.high, program.bins + 1), math.inf]
-    shown = np.where(suppress(total[0], least), math.nan, total[0])
+    hidden = suppress(total[0], least)
+    shown = np.where(hidden, math.nan, total[0])
     table = pd.DataFrame({"low": edges[:-1], "high": edges[1:], "n": shown})
-    return Statistic(f"histogram of {program.column}", table, ledger, {"n": float(total.sum())})
+    notes = (f"counts below {least} are not shown",) if hidden.any() else ()
+    return Statistic(f"histogram of {program.column}", table, ledger, {"n": float(total.sum())}, notes)
 
 
 def noisy_histogram(
@@ -214,6 +217,7 @@ def crosstab(
     owner, declared = "stats.crosstab", categories or {}
     frames = check_frames(fed, owner)
     need_columns(frames, [rows, columns], owner)
+    check_count(owner, "min_count", min_count)
     if epsilon is not None:
         need_levels((rows, columns), declared, owner)
         check_privacy(owner, epsilon, delta)
@@ -270,6 +274,7 @@ def heavy_hitters(
     *,
     longest: int = 32,
     most: int = 64,
+    min_cell: int = LEAST,
     epsilon: float | None = None,
     delta: float = DELTA,
     runtime: Any = "cohort",
@@ -279,23 +284,33 @@ def heavy_hitters(
 
     They are found letter by letter, so that no party has to state its values. Values longer than `longest`
     bytes are cut off there; at most `most` prefixes are followed. With `epsilon` all counts have noise, of
-    which a smaller `longest` needs less; values within the noise are not found.
+    which a smaller `longest` needs less; values within the noise are not found. Without it, a party leaves
+    values out that it has fewer than `min_cell` times, so that no such count is opened: counts are lower
+    bounds, too low by at most min_cell − 1 rows of each party. `min_cell=1` counts all rows.
     """
     owner = "stats.heavy_hitters"
     frames = check_frames(fed, owner)
     need_columns(frames, [column], owner)
-    for name, number in (("min_count", min_count), ("longest", longest), ("most", most)):
+    given = {"min_count": min_count, "longest": longest, "most": most, "min_cell": min_cell}
+    for name, number in given.items():
         check_count(owner, name, number)
-    program = frequent_program(column, min_count, longest, most, len(frames), epsilon, delta)
+    program = frequent_program(column, min_count, longest, most, len(frames), epsilon, delta, min_cell)
     found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
     return conclude_frequent(program, found, ledger)
 
 
 def frequent_program(
-    column: str, least: int, longest: int, most: int, parties: int, epsilon: float | None, delta: float
+    column: str,
+    least: int,
+    longest: int,
+    most: int,
+    parties: int,
+    epsilon: float | None,
+    delta: float,
+    min_cell: int = LEAST,
 ) -> FrequentProgram:
     if epsilon is None:
-        return FrequentProgram(column, least, longest, most)
+        return FrequentProgram(column, least, longest, most, cell=min_cell)
     check_privacy("stats.heavy_hitters", epsilon, delta)
     return NoisyFrequentProgram(
         column, least, longest, most, parties=parties, epsilon=float(epsilon), delta=float(delta)
@@ -306,7 +321,15 @@ def conclude_frequent(program: FrequentProgram, found: dict[str, int], ledger: L
     table = pd.DataFrame({"n": list(found.values())}, pd.Index(list(found), name=program.column))
     title = f"values of {program.column} with at least {program.least} rows"
     if not isinstance(program, NoisyFrequentProgram):
-        return Statistic(title, table, ledger)
+        fewest = "few as they may be" if program.cell == 1 else f"at least {program.cell} rows of each party"
+        ledger.stamp(
+            f"heavy_hitters opened, for every beginning of at least {program.least} values, how many go on "
+            f"with each letter, {fewest}. With epsilon they have noise."
+        )
+        note = (
+            f"counts are lower bounds: parties left out values that they have 1 to {program.cell - 1} times"
+        )
+        return Statistic(title, table, ledger, {}, (note,) if program.cell > 1 else ())
     deviation = program.deviation(1)
     note = (
         f"counts have noise of standard deviation {deviation:.3g}; values of fewer than about "

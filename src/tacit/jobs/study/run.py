@@ -28,6 +28,7 @@ from torch import Tensor
 
 from ... import algorithms, data
 from ...data.federation import Dataset, Federation, Holdings, Rows
+from ...data.inputs import Features
 from ...engine.evaluation import reported_rows
 from ...errors import BadJob, BadParameter
 from ...parameters import bad
@@ -36,6 +37,7 @@ from ...runtimes.cohort import Cohort
 from ..stacks import central_baseline, group_into_stacks
 from ..train.plan import Plan, make_plan, make_task, prepare_stack
 from ..train.simulated import SimulatedTrainer
+from ..train.table_defaults import for_one_party
 from ..train.train import torch_settings
 from ..train.trainer import RunContext
 from .file import Cell, Study
@@ -47,7 +49,7 @@ SAVE_EVERY = 20.0  # seconds between two saved states: resuming repeats at most 
 LOOK_EVERY = 10
 LEAVE = 0.25  # of a stack's runs must be done before the rest is stacked again, which takes a second
 
-Labeled = tuple[Tensor, Tensor]  # rows and labels, on the device
+Labeled = tuple[Features, Tensor]  # rows and labels, on the device
 Runs = list[tuple[Cell, Plan]]
 
 
@@ -121,7 +123,7 @@ def _sample(whole: Dataset, rows: int | None, test_rows: int | None) -> Dataset:
         if n is None or n >= len(r.y):
             return r, groups
         index = np.sort(np.random.default_rng([0, stream]).permutation(len(r.y))[:n])
-        return Rows(*(t[torch.from_numpy(index)] for t in r)), {k: v[index] for k, v in groups.items()}
+        return r.take(torch.from_numpy(index)), {k: v[index] for k, v in groups.items()}
 
     if rows is None and test_rows is None:
         return whole
@@ -160,7 +162,8 @@ def _plan(cell: Cell, datasets: _Data) -> Plan:
         k = int(which)  # alone it has no other party's rows to choose a round by
         held = [fed.held.of(j)[: None if j == k else 0] for j in range(len(fed))]
         own = dataclasses.replace(fed, held=Holdings.from_lists(held))
-        return dataclasses.replace(p, fed=own, per_round=1, members=(k,))
+        alone = for_one_party(p, p.algorithm, int(fed.train.sizes[k]))
+        return dataclasses.replace(p, fed=own, per_round=1, members=(k,), **alone)
     must_be = f"'central', or 'alone 0' to 'alone {len(p.fed) - 1}'"
     raise BadJob(str(bad(where, "baseline", cell.baseline, must_be)))
 
@@ -369,7 +372,7 @@ def _run(runs: Runs, state: Path | None, store: Store, race: _Race, say: Callabl
             first.label
             + (f" and {len(runs) - 1} more" if len(runs) > 1 else "")
             + f", {first.rounds} rounds, clients "
-            + ("stacked" if stack.cohort.engine == "stack" else "one by one")
+            + stack.cohort.manner
             + (f", from round {start}" if start else "")
         )
         for r in range(start, first.rounds):

@@ -18,17 +18,20 @@ from typing import Any
 
 import torch
 
-from ... import aggregate, algorithms, guard, models, pace, selection
-from ...config.train import BALANCED, SIMULATED
+from ... import aggregate, guard, models, own_code, pace, selection
+from ...config.train import BALANCED, SIMULATED, algorithm_from_table, algorithm_table, loss_name
 from ...config.train import SETTINGS as TRAIN_SETTINGS
 from ...errors import BadJob, TacitError
+from ...own_code import Approved
+from ...parameter_shapes import NAME as SHAPES
+from ...parameter_shapes import ParameterShapes
 from ...parameters import from_table, to_table, whole
 from . import preparing
 from .elsewhere import Deployed, Elsewhere
 from .plan import Plan, make_plan
 from .preparing import program_of
 
-FORMAT = 2
+FORMAT = 3
 MOST_BYTES = (
     1 << 20
 )  # of a contract's text: a table with thousands of columns and categories takes a tenth of it
@@ -51,6 +54,7 @@ KEYS = (
     "pace",
     "losses",
     "scores",
+    "client",
 )
 
 
@@ -98,9 +102,10 @@ class Contract:
             "preparation": preparing.to_table(program),
             "features": list(shape),
             "classes": p.fed.classes or 0,
-            "model": models.table_of(model) if type(model) in models.ALL.values() else None,
-            "algorithm": to_table(p.algorithm),
-            "train": {name: getattr(p, name) for name in SETTINGS} | {"local_epochs": epochs},
+            "model": _model_table(model),
+            "algorithm": algorithm_table(p.algorithm),
+            "train": {name: getattr(p, name) for name in SETTINGS}
+            | {"local_epochs": epochs, "loss": loss_name(p.loss)},
             "guard": [to_table(stage) for stage in p.guard],
             "private": None if p.private is None else to_table(p.private),
             "pace": None if p.pace is None else to_table(p.pace),
@@ -108,6 +113,8 @@ class Contract:
             # state losses, or scores and then one model
             "losses": p.asks_losses,
             "scores": p.picks,
+            # parties train with scripts of their own, and agree on this
+            "client": None if p.client is None else to_table(p.client.agreed),
         }
         return cls(json.loads(json.dumps(tables)))  # tuples become lists, as they are on the wire
 
@@ -153,12 +160,23 @@ class Contract:
             )
         return cls(tables)
 
-    def plan(self, model: Any = None) -> Plan:
+    def plan(
+        self,
+        model: Any = None,
+        own: Mapping[str, Any] | None = None,
+        approved: Approved | None = None,
+    ) -> Plan:
         """The plan this contract describes, every value checked as those of a job file are. `model` takes the
-        place of one that is code.
+        place of one that is code; `own` is code of this machine's user, by option; `approved` is what the
+        owner approved, and all that a contract can name.
         """
         t = self.tables
         try:
+            own = dict(own or {})
+            if own_code.is_code(_entry(t["algorithm"], "name")) and "algorithm" not in own:
+                own["algorithm"] = (approved or Approved()).load(
+                    _entry(t["algorithm"], "name"), _entry(t["algorithm"], "digest")
+                )
             if t["model"] is None and model is None:
                 raise NotAgreed(
                     "the job's model is code, which a server cannot send. Use one of tacit's own models."
@@ -169,15 +187,17 @@ class Contract:
                 raise NotAgreed("losses and scores must be true or false.")
             p = make_plan(
                 fed,
-                model=model if t["model"] is None else from_table(t["model"], models.ALL, "contract, model"),
-                algorithm=from_table(t["algorithm"], algorithms.ALL, "contract, algorithm"),
+                model=model if t["model"] is None else _read_model(t["model"], t["client"], approved),
+                algorithm=algorithm_from_table(t["algorithm"], own.get("algorithm"), "contract, algorithm"),
                 runtime=Deployed(None, t["data"] or {}),
                 guard=[from_table(stage, guard.ALL, "contract, guard") for stage in t["guard"]] or None,
                 private=t["private"],
                 pace=None if t["pace"] is None else from_table(t["pace"], pace.ALL, "contract, pace"),
                 select=selection.PowerOfChoice(len(t["parties"])) if t["losses"] else None,
                 aggregate=aggregate.Best() if t["scores"] else None,
-                **{name: t["train"][name] for name in SETTINGS},
+                client=t["client"],
+                **{name: t["train"][name] for name in SETTINGS}
+                | {name: own[name] for name in ("loss",) if name in own},
             )
             same = Contract.of(p, t["data"], t["server"], t["features"]).text == self.text
         except (TacitError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -240,6 +260,35 @@ class Contract:
             f"{t['algorithm'].get('name')}, model {model}, "
             f"{train['rounds']} rounds, {batch}, {len(t['parties'])} parties; guard: {stages}{rows}"
         )
+
+
+def _model_table(model: Any) -> dict[str, Any] | None:
+    """A model as a table; None if it is code."""
+    if isinstance(model, ParameterShapes | models.OwnModel):
+        return model.as_table()
+    return models.table_of(model) if type(model) in models.ALL.values() else None
+
+
+def _read_model(table: Any, client: Any, approved: Approved | None) -> Any:
+    """The model of a table: one of tacit's, approved code, or only shapes where parties have scripts."""
+    if own_code.is_code(_entry(table, "name")):
+        return model_from_code(table, approved, "contract, model")
+    known = models.ALL if client is None else {**models.ALL, SHAPES: ParameterShapes}
+    return from_table(table, known, "contract, model")
+
+
+def model_from_code(table: Mapping[str, Any], approved: Approved | None, where: str) -> models.OwnModel:
+    """The model of a table that names code, if the owner approved it; nothing else is imported."""
+    if unknown := set(table) - {"name", "digest"}:
+        raise BadJob(f"{where}: code takes a name and a digest, and no {sorted(unknown)[0]!r}.")
+    factory = (approved or Approved()).load(table["name"], table.get("digest"))
+    if not callable(factory):
+        raise BadJob(f"{where}: {table['name']} is {type(factory).__name__}; it must be a function.")
+    return models.OwnModel(table["name"], table["digest"], factory)
+
+
+def _entry(table: Any, key: str) -> Any:
+    return table.get(key) if isinstance(table, Mapping) else None
 
 
 def _difference(name: str, mine: Any, theirs: Any) -> str:
@@ -382,6 +431,7 @@ class Agreement:
     source: str = ""
     limits: Limits = dataclasses.field(default_factory=Limits)
     lifetime: float | None = None  # most ε of all private releases about the party's data (jobs/lifetime.py)
+    approved: Approved = dataclasses.field(default_factory=Approved)  # code that the owner approved
 
     def check_offer(self, offered: Contract, accepted: Sequence[Mapping[str, Any]] = ()) -> Plan:
         """The plan of an offered contract, or NotAgreed. `accepted` are contracts this party accepted before:
@@ -395,11 +445,11 @@ class Agreement:
                     "Nothing was read or sent; ask whoever "
                     "runs the server."
                 )
-            return offered.plan()
+            return offered.plan(approved=self.approved)
         ours = {"federation": self.federation, "server": self.server, "parties": list(self.parties)}
         wrong = [name for name, value in ours.items() if offered.tables[name] != value]
         if wrong:
             raise NotAgreed(f"the server's job names another {wrong[0]} than this party's kit. {AGREE}")
-        p = offered.plan()
+        p = offered.plan(approved=self.approved)
         self.limits.check_contract(offered, p, accepted)
         return p

@@ -1,7 +1,8 @@
 """The counts of an evaluation as a party sends them, and how many bytes that takes.
 
     sums     float64   rows, summed loss, and the sums that intervals and errors need
-    cells    int16/32  the cell of every row in the confusion matrix and in each histogram, sorted; or
+    cells    int16/32  the cell of every row in the confusion matrix and in each histogram, sorted (with
+                       more than 1,000 classes: its true class and whether it is hit, its predicted class); or
     dense    int32     the number of rows in every cell, where that is shorter
 
 A party with few rows sends a few bytes per row, and one with many sends its histograms. Which of the two
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from ...algorithms.types import State
 from ...engine.evaluation import tally_rows, who_reports
+from ...engine.metrics import Counts, is_condensed, per_class
 from ...engine.subgroups import Tally
 from ...errors import ProtocolError
 from .elsewhere import Elsewhere
@@ -63,9 +65,16 @@ def unpack_tally(sent: Mapping[str, Tensor], blank: Tally) -> Tally:
     for c in tally.parts:
         if not torch.isfinite(c.rows).all() or bool((c.rows < 0).any() or (c.rows != c.rows.round()).any()):
             raise ProtocolError("its counts are of a number of rows that is not a whole number.")
-        if c.confusion.numel() and not torch.equal(c.confusion.sum((-2, -1)), c.rows):
+        if c.confusion.numel() and not _adds_up(c):
             raise ProtocolError("its counts do not add up to its number of rows.")
     return tally
+
+
+def _adds_up(c: Counts) -> bool:
+    """Whether every row has one true and one predicted class, and no class more hits than predictions."""
+    hit, actual, predicted = per_class(c.confusion)
+    both = torch.equal(actual.sum(-1), c.rows) and torch.equal(predicted.sum(-1), c.rows)
+    return both and bool((hit <= predicted).all())
 
 
 def blank_tally(p: Plan) -> Tally:
@@ -95,7 +104,10 @@ def sized_tally(rows: int, blank: Tally, columns: int) -> State:
     if not cells:
         return sent
     positive = blank.total.positive
-    entries = rows * (1 + (len(positive) if positive.numel() else 0)) * (1 + columns)
+    histograms = len(positive) if positive.numel() else 0
+    confusion = blank.total.confusion
+    tables = 2 if is_condensed(confusion) else int(confusion.numel() > 0)
+    entries = rows * (tables + histograms) * (1 + columns)
     if is_listed(entries, cells):
         return sent | {"cells": torch.zeros(entries, dtype=_position_type(cells))}
     return sent | {"dense": torch.zeros(cells, dtype=torch.int32)}
@@ -106,7 +118,11 @@ def tally_sizes(p: Plan) -> dict[int, int]:
     if isinstance(p.fed, Elsewhere):  # unknown: so many that all cells are sent
         return {MANY: len(p.fed)}
     y, owner = p.fed.rows.y[p.fed.held.index], p.fed.held.owner
-    labels = (y >= 0).sum(1) if y.dim() > 1 else torch.ones(len(y), dtype=torch.int64)
+    labels = (
+        (y >= 0).flatten(1).sum(1)
+        if p.fed.classes is not None and y.dim() > 1
+        else torch.ones(len(y), dtype=torch.int64)
+    )
     each = torch.bincount(owner, weights=labels.double(), minlength=len(p.fed)).long()
     each = torch.where(who_reports(p.fed, p.min_rows, p.sums_only), each, 0)
     found, parties = torch.unique(each, return_counts=True)

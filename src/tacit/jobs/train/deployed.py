@@ -6,59 +6,120 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from ... import __version__, models
+from ... import __version__, models, own_code
 from ...config import job as config
 from ...config import toml
-from ...config.train import SIMULATED
+from ...config.train import SIMULATED, algorithm_from_table
 from ...config.train import TABLES as OPTION_TABLES
 from ...errors import BadJob, BadKit, NoHub, TacitError
 from ...files import write_atomic
-from ...parameters import check
+from ...own_code import Approved
+from ...parameter_shapes import NAME as SHAPES
+from ...parameter_shapes import ParameterShapes
+from ...parameters import check, from_table
 from ...parties.ledger import Ledger
 from ...results import Result
 from ...runs import Event
 from ...runtimes.kits import Kit
 from ...runtimes.link import Link
 from ...runtimes.preflight import check_admission, reach
+from ..approved import read_approved
 from ..devices import device_for
 from ..ledger_file import record_command
 from ..lifetime import read_lifetime
-from .contract import Agreement, Contract
+from .contract import Agreement, Contract, model_from_code
 from .elsewhere import Deployed, Elsewhere
 from .member import member
+from .own_loop import Exchange
 from .party_rows import PartyTable, read_layout, read_party_table
 from .plan import make_plan, make_task
 from .train import train
 
 
-def read(path: str | Path, changes: list[str] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read a job of real parties: the layout of their files, and the options of `train`."""
+def read(
+    path: str | Path, changes: list[str] | None = None, approved: Approved | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read a job of real parties: the layout of their files, and the options of `train`.
+
+    Code that it names is imported if the owner of this kit approved it.
+    """
     file = Path(path)
     tables = toml.load(file, changes or [], ("data", *OPTION_TABLES, "train"))
+    code: dict[str, Any] = {}
+    if isinstance(named := tables.get("algorithm"), dict) and own_code.is_code(named.get("name")):
+        where = f"{file}, algorithm"
+        try:
+            own = (approved or Approved()).load(named["name"], named.get("digest"))
+        except TacitError as error:
+            raise BadJob(f"{where}: {error}") from None
+        code["algorithm"] = algorithm_from_table(tables.pop("algorithm"), own, where)
+    if isinstance(named := tables.get("model"), dict) and own_code.is_code(named.get("name")):
+        try:
+            code["model"] = model_from_code(tables.pop("model"), approved, "model")
+        except TacitError as error:
+            raise BadJob(f"{file}, {error}") from None
     settings = toml.table(str(file), "train", tables.get("train", {}))
     for name in SIMULATED:
         if name in tables or name in settings:
             place = f"{file}: [{name}]" if name in tables else f"{file}, train: {name!r}"
             raise BadJob(f"{place} is for simulations. Leave it out here.")
     layout = toml.table(str(file), "data", tables.get("data", {}))
-    try:
-        read_layout(layout)
-    except BadJob as error:
-        raise BadJob(f"{file}, {error}") from None
+    has_scripts = tables.get("client") is not None
+    if isinstance(named := tables.get("model"), dict) and has_scripts and named.get("name") == SHAPES:
+        code["model"] = from_table(tables.pop("model"), {SHAPES: ParameterShapes}, f"{file}, model")
+    if has_scripts:
+        read_outline(layout, str(file))
+    else:
+        try:
+            read_layout(layout)
+        except BadJob as error:
+            raise BadJob(f"{file}, {error}") from None
     options, comparison = config.read_options(tables, file)
+    if has_scripts and (options["client"].path or options["client"].arguments):
+        raise BadJob(
+            f"{file}, client: between real parties each has its own script. Leave path and arguments out, "
+            "and start it with `tacit party --script`."
+        )
     for name in comparison:
         raise BadJob(f"{file}, train: {name!r} is for `tacit compare`. Leave it out here.")
     if isinstance(options["model"], models.Pretrained):
         raise BadJob(f"{file}, model: weights are for simulations. Leave them out here.")
-    return layout, options
+    return layout, options | code
 
 
-def federation(kit: Kit, layout: dict[str, Any]) -> Elsewhere:
+def read_outline(layout: dict[str, Any], where: str) -> tuple[tuple[int, ...], int]:
+    """Return the shape of a row and the number of classes, as [data] of a job for scripts gives them."""
+    unknown = set(layout) - {"features", "classes"}
+    features, classes = layout.get("features", [1]), layout.get("classes", 0)
+    if (
+        unknown
+        or not isinstance(features, list)
+        or not all(type(n) is int and n > 0 for n in features)
+        or not features
+        or type(classes) is not int
+        or classes < 0
+    ):
+        raise BadJob(
+            f"{where}, data: with [client] parties' rows are known to their scripts only. [data] may have "
+            "features, the shape of a row such as [64], and classes; only tacit's own models need them."
+        )
+    return tuple(features), classes
+
+
+def federation(
+    kit: Kit, layout: dict[str, Any], options: Mapping[str, Any] = MappingProxyType({})
+) -> Elsewhere:
+    if options.get("client") is not None:
+        shape, classes = read_outline(layout, "job")
+        return Elsewhere.of(
+            kit.federation, clients_of(kit), shape, tuple(map(str, range(classes))) or None, ()
+        )
     recipe, _, labels, *_ = read_layout(layout)
     return Elsewhere.of(
         kit.federation,
@@ -91,12 +152,12 @@ def coordinate(
             f"this is the kit of {kit.name!r} (a {kit.role}); a job is run with the server's kit. A client "
             "gives --data."
         )
-    layout, options = read(job, changes)
-    runtime = check(Deployed(kit, layout, deadline, at_least, patience))
+    layout, options = read(job, changes, read_approved(kit.directory))
+    runtime = check(Deployed(kit, layout_of(layout, options), deadline, at_least, patience))
     seen = Ledger()
     with toml.named(job), record_command(kit.directory, seen, "party", kit.name):
         result = train(
-            federation(kit, layout),
+            federation(kit, layout, options),
             **options,
             runtime=runtime,
             out=out,
@@ -112,34 +173,48 @@ def agreement(kit: Kit, path: str | Path | None) -> Agreement:
     """What a party holds a server's contract against: that of its job file; without one, the default
     limits.
     """
-    ours = Agreement(kit.federation, kit.server, clients_of(kit), lifetime=read_lifetime(kit.directory))
+    approved = read_approved(kit.directory)
+    ours = Agreement(
+        kit.federation,
+        kit.server,
+        clients_of(kit),
+        lifetime=read_lifetime(kit.directory),
+        approved=approved,
+    )
     if path is None:
         return ours
-    layout, options = read(path)
-    fed = federation(kit, layout)
+    layout, options = read(path, approved=approved)
+    fed, table = federation(kit, layout, options), layout_of(layout, options)
     with toml.named(path):
-        p = make_plan(fed, **options, runtime=Deployed(kit, layout))
+        p = make_plan(fed, **options, runtime=Deployed(kit, table))
     return replace(
-        ours, agreed=Contract.of(p, layout, kit.server, list(fed.rows.x.shape[1:])), source=str(path)
+        ours, agreed=Contract.of(p, table, kit.server, list(fed.rows.x.shape[1:])), source=str(path)
     )
+
+
+def layout_of(layout: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the layout of the parties' tables; empty where scripts of their own read the rows."""
+    return {} if options.get("client") is not None else layout
 
 
 def take_part(
     kit: Kit,
-    data: str | Path,
+    data: str | Path | None,
     state: str | Path | None = None,
     patience: float = 300.0,
     agreed: str | Path | None = None,
     device: str = "cpu",
     again: bool = False,
     watch: Callable[[dict[str, Any]], None] = lambda event: None,
+    loop: Exchange | None = None,
 ) -> dict[str, Any]:
     """Run a client's part until the server ends the run; return what it contributed and saw.
 
     `agreed` is a job file: a server with another contract is refused before this party's data are read.
     Without one, default limits apply. `device` is where this party trains. `again` allows one more run of a
     job in the clear that this party has answered before. `watch` is called with what happens: {"kind":
-    "waiting", "accepted", "prepared" or "answered", "sent", "received", …}.
+    "waiting", "accepted", "prepared" or "answered", "sent", "received", …}. `loop` leads to a training loop
+    of this party's own, which reads its rows itself: `data` is then None.
     """
     if kit.role != "client":
         raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); --data is given with a client's kit.")
@@ -160,13 +235,14 @@ def take_part(
                 contributed = await link.run(
                     lambda me: member(
                         me,
-                        data={"table": str(data)},
+                        data={} if data is None else {"table": str(data)},
                         state=str(folder),
                         boss=kit.server,
                         agreement=ours,
                         device=device,
                         again=again,
                         watch=show,
+                        loop=loop,
                     )
                 )
             finally:
@@ -213,8 +289,9 @@ def check_party(kit: Kit, job: str | Path | None, data: str | Path | None) -> li
     if job is not None:
 
         def look() -> PartyTable | None:
-            layout, options = read(job)
-            plan = make_plan(federation(kit, layout), **options, runtime=Deployed(kit, layout))
+            layout, options = read(job, approved=read_approved(kit.directory))
+            through = Deployed(kit, layout_of(layout, options))
+            plan = make_plan(federation(kit, layout, options), **options, runtime=through)
             make_task(plan)
             if data is None:
                 return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,3 +69,16 @@ class Elsewhere(Federation):
             columns,
             labels or (),
         )
+
+
+def name_parties(names: Sequence[str]) -> Elsewhere:
+    """Return a federation of which only the parties' names are known: each reads its own rows."""
+    if not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names) or not names:
+        raise bad("train", "fed", names, "a list of different names of parties, with client=…")
+    return Elsewhere.of("parties", tuple(names), (1,), None, ())
+
+
+def only_party(fed: Federation, name: str) -> Elsewhere:
+    """Return the part of one party in a federation whose rows are elsewhere."""
+    shape, labels = tuple(fed.rows.x.shape[1:]), fed.labels if fed.classes is not None else None
+    return Elsewhere.of(fed.name, (name,), shape, labels, fed.columns)

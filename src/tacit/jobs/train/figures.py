@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from ...algorithms.types import State
-from ...engine.metrics import Counts
+from ...engine.metrics import Counts, per_class
 from ...guard import Clip, Guard, Layout, Noise, Quantize
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def compute_figures(counts: Mapping[str, Tensor], classes: int) -> Tensor:
     mine = Counts(**counts)
     loss = float(mine.loss) / rows / largest_loss(classes)
     share = min(max(loss, 0.0), 1.0) if math.isfinite(loss) else 1.0
-    accuracy = float(mine.confusion.diagonal().sum()) / rows
+    accuracy = float(per_class(mine.confusion)[0].sum()) / rows
     return torch.tensor([accuracy - 0.5, share - 0.5, 0.5], dtype=torch.float64)
 
 

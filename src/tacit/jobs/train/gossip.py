@@ -17,10 +17,11 @@ from torch import Tensor
 from ...algorithms.types import State
 from ...config.gossip import GOSSIP, SHARED
 from ...config.signature import with_options
+from ...config.train import algorithm_table
 from ...data.federation import Federation
 from ...engine.task import Task
 from ...graphs import Graph
-from ...parameters import bad, to_table
+from ...parameters import bad
 from ...parties.ledger import Ledger
 from ...protocols import gossip as protocol
 from ...results import Result
@@ -88,7 +89,7 @@ class GossipTrainer(SimulatedTrainer):
             self.links = int(state["node.links"])
         self.recorded_links = self.links  # those that are in the records so far
         where = {
-            "cohort": f"nodes {'stacked' if self.cohort.engine == 'stack' else 'one by one'}",
+            "cohort": f"nodes {self.cohort.manner}",
             "inprocess": "in-process nodes",
         }
         self.name = f"gossip, {where.get(p.runtime, 'one process a node')}"
@@ -317,7 +318,7 @@ class Programs:
         return dataclasses.replace(self.plan.through, seed=self.plan.seed)
 
     def _job(self, k: int) -> dict[str, Any]:
-        from .member import model_spec
+        from .member import code_spec, model_spec
 
         p, g = self.plan, self.plan.topology
         exchanges = []
@@ -356,10 +357,11 @@ class Programs:
             "local_steps": p.local_steps,
             "precision": p.precision,
             "objective": p.objective.to_dict(),
-            "algorithm": to_table(p.algorithm),
+            "algorithm": algorithm_table(p.algorithm),
             "model": p.job(None)["model"],
             "federation": p.fed.name,
             "spec": model_spec(p.model, "a node"),
+            "code": code_spec(p, "a node"),
             "features": list(p.fed.rows.x.shape[1:]),
             "classes": p.fed.classes,
         }

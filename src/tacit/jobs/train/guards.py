@@ -18,6 +18,7 @@ from ...accounting.mixture import mixed_epsilon
 from ...accounting.skellam import MOST as WIDEST
 from ...algorithms.plan import identify, mix, sample
 from ...algorithms.types import Algorithm, Batches, State, fresh
+from ...data.inputs import blank_rows
 from ...engine.task import Task
 from ...errors import BadJob, BadParameter
 from ...guard import ALL, Clip, Guard, Layout, Noise, Quantize, as_stages
@@ -41,7 +42,7 @@ def fit(p: Plan, task: Task, start: State) -> Guard | None:
     """Fit the plan's stages to this model, with the noise that its ε needs; None without stages."""
     if not p.guard:
         return None
-    layout = layout_of(task, p.algorithm, start)
+    layout = layout_of_plan(p, task, start)
     noise = next((s for s in p.guard if isinstance(s, Noise)), None)
     if noise is None or noise.multiplier is not None:
         return _check_grid(p, _build_guard(p, layout, p.guard))
@@ -192,11 +193,23 @@ def _clients(p: Plan) -> tuple[int, float]:
     return p.per_round if p.sampling == "fixed" else len(p.fed), float(p.per_round)
 
 
+def layout_of_plan(p: Plan, task: Task, start: State) -> Layout:
+    """Return which vectors the clients of a plan send; with loops of their own these are fixed."""
+    if p.client is None:
+        return layout_of(task, p.algorithm, start)
+    shapes = {"delta": (task.dim,)} | (
+        {"buffers": tuple(start["buffers"].shape)} if "buffers" in start else {}
+    )
+    layers = tuple(s.stop - s.start for s in task.parameters)
+    more = tuple(math.prod(shape) for name, shape in shapes.items() if name != "delta")
+    return Layout(shapes, tuple(k for k in shapes if k != "delta"), layers + more)
+
+
 def layout_of(task: Task, algorithm: Algorithm, start: State) -> Layout:
     """Return which vectors the algorithm's clients send, by running it on two rows of zeros."""
     x, y = task.x, task.y
     blank = task.on(
-        torch.zeros((2, *x.shape[1:]), dtype=x.dtype, device=x.device),
+        blank_rows(x, 2),
         torch.zeros((2, *y.shape[1:]), dtype=y.dtype, device=y.device),
     )
     state = algorithm.server_state(start["w"])

@@ -15,10 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ... import aggregate, algorithms
+from ... import aggregate
 from ...aggregate.mean import combine
 from ...algorithms.types import State
+from ...config.train import algorithm_table
 from ...data.federation import Rows
+from ...data.inputs import blank_from, outline_of
 from ...engine.task import Task
 from ...errors import SumAborted
 from ...pace.scheduler import under
@@ -291,7 +293,7 @@ class Programs:
         return [[self.plan.fed.parties[k] for k in self.trainer._chosen(members, r)] for r in self.rounds]
 
     def _job(self, e: int) -> dict[str, Any]:
-        from .member import model_spec
+        from .member import code_spec, model_spec
 
         p, guards = self.plan, self.trainer.guards
         members = [p.fed.parties[k] for k in self.trainer.groups[0][e]]
@@ -305,12 +307,13 @@ class Programs:
             "local_steps": p.local_steps,
             "precision": p.precision,
             "objective": p.objective.to_dict(),
-            "algorithm": to_table(p.algorithm),
+            "algorithm": algorithm_table(p.algorithm),
             "model": p.job(None)["model"],
             "spec": model_spec(p.model, "a client"),
+            "code": code_spec(p, "a client"),
             "federation": f"{p.fed.name}, edge {e}",
             "features": list(p.fed.rows.x.shape[1:]),
-            "tokens": not p.fed.rows.x.is_floating_point(),
+            "inputs": outline_of(p.fed.rows.x),
             "labels": list(p.fed.rows.y.shape[1:]),
             "classes": p.fed.classes,
             "rule": to_table(p.aggregate),
@@ -354,12 +357,12 @@ async def edge(
     me: Any, *, boss: str, blocks: list[list[int]], job: str, server: State, chosen: list[list[str]]
 ) -> None:
     """Run the program of an edge: a server to its clients, and a client of the level above."""
-    from .member import task_from_job
+    from .member import algorithm_from_job, task_from_job
     from .messages import server_step
 
     settings = json.loads(job)
-    algorithm = from_table(settings["algorithm"], algorithms.ALL, "algorithm")
-    x = torch.zeros(2, *settings["features"], dtype=torch.int64 if settings["tokens"] else torch.float32)
+    algorithm = algorithm_from_job(settings)
+    x = blank_from(settings["inputs"], 2)
     y = torch.zeros(2, *settings["labels"], dtype=torch.int64 if settings["classes"] else torch.float32)
     task = task_from_job(settings, Rows(x, y))  # an edge has no rows: it needs the model's layers alone
     rule = from_table(settings["rule"], aggregate.ALL, "aggregate").with_layers(

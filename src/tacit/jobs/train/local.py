@@ -57,7 +57,7 @@ class Member:
         size = int(self.fed.train.sizes[0]) if private is None else private.public_size(self.name)
         plans = plan(
             self.seed,
-            number,
+            0 if self.algorithm.repeats_batches else number,
             identify([self.name]),
             np.array([size]),
             self.epochs,

@@ -17,28 +17,31 @@ of rows, with people in their place. Sizes, batches and epochs count people.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...accounting import Account, Release, discrete
 from ...accounting.training import Training, training
 from ...algorithms.plan import Plans, count_steps
 from ...algorithms.types import Batch, LocalState, State
 from ...data.federation import Federation
+from ...data.inputs import Features
+from ...engine.calling import call
 from ...engine.task import Task
 from ...errors import BadParameter
 from ...guard.stage import source
 from ...parties.ledger import Ledger, Spend
 from ...parties.secret import Secret, SeededSecret
 from ...private import noise
+from ...private.checks import check_one_by_one, check_rows, evaluation_mode
 from ...private.dpsgd import DPSGD
 from ...private.ghost import GhostClipping
 from ...private.session import spend
-from ...private.size import count_release, describe_count, describe_declared, noisy_count
+from ...private.size import HELD_OUT, count_release, describe_count, describe_declared, noisy_count
 from .elsewhere import Elsewhere
 
 if TYPE_CHECKING:
@@ -178,7 +181,7 @@ class PrivateTask(Task):
         private.known, private.rows, private.shares, private.people = {}, {}, {}, {}
         return private
 
-    def on(self, x: Tensor, y: Tensor) -> PrivateTask:
+    def on(self, x: Features, y: Tensor) -> PrivateTask:
         return PrivateTask.of(super().on(x, y), self.plan)
 
     def public_size(self, name: str) -> int:
@@ -226,6 +229,18 @@ class PrivateTask(Task):
             )
         return self.people[name]
 
+    def _outputs(self, module: nn.Module, w: Tensor, batch: Batch, buffers: State | None) -> Tensor:
+        raise BadParameter(
+            f"train: {type(self.plan.algorithm).__name__} uses outputs of a party's rows, which no noise "
+            "covers: DP-SGD covers task.gradient alone. Leave out private, or use FedAvg or FedProx."
+        )
+
+    def labels(self, batch: Batch) -> Tensor:
+        raise BadParameter(
+            f"train: {type(self.plan.algorithm).__name__} uses labels of a party's rows, which no noise "
+            "covers: DP-SGD covers task.gradient alone. Leave out private, or use FedAvg or FedProx."
+        )
+
     def gradient(self, current: LocalState, batch: Batch) -> tuple[Tensor, LocalState]:
         self.left -= 1
         if self.left < 0:
@@ -243,17 +258,14 @@ class PrivateTask(Task):
             )
             self._local.ghost.is_mean = False
         ghost = self._local.ghost
-        ghost.factors = self._factors(int(batch.key))
         mine.load(current.w, current.buffers.get("buffers"))
         count = self.rows[int(batch.key)] if self.rows else int(batch.live.sum())
+        if count > 1 and not self._local.is_checked:
+            self._check_examples(ghost, batch)
+        ghost.factors = self._factors(int(batch.key))
         if count:
-            index = batch.index[:count]
-            batch = batch._replace(index=index, live=torch.ones_like(index, dtype=batch.live.dtype))
-            with torch.enable_grad(), self._forward(batch):
-                losses = self._loss(
-                    mine.module(self.x.index_select(0, batch.index)).float(), self.y[batch.index]
-                )
-                losses.sum().backward()  # type: ignore[no-untyped-call]
+            with torch.enable_grad():
+                self._losses_of(mine.module, batch, batch.index[:count]).sum().backward()  # type: ignore[no-untyped-call]
         sums = ghost.take()
         release = self.now.release
         if release is not None:
@@ -264,6 +276,26 @@ class PrivateTask(Task):
         by_parameter = dict(zip(map(id, ghost.parameters), sums))
         g = torch.cat([by_parameter.get(id(p), torch.zeros_like(p)).reshape(-1) for p in mine.values])
         return self.add_penalty(g / self.now.width, current.w), current  # λ·W is the same on any rows
+
+    def _losses_of(self, module: nn.Module, batch: Batch, index: Tensor) -> Tensor:
+        """[N]: the losses of these rows."""
+        batch = batch._replace(index=index, live=torch.ones_like(index, dtype=batch.live.dtype))
+        with self._forward(batch):
+            out = call(module, self._read(batch), self.part)
+        return self._loss(out.float(), self.y[batch.index])
+
+    def _check_examples(self, ghost: GhostClipping, batch: Batch) -> None:
+        """Compare two rows of this party with one row at a time: only then is a row's gradient clipped."""
+
+        def losses(which: Sequence[int]) -> Tensor:
+            return self._losses_of(ghost.model, batch, batch.index[:2][list(which)])
+
+        with evaluation_mode(ghost.model), torch.enable_grad():  # dropout would differ
+            if self.kind.draws:
+                check_rows(ghost, losses, 2)
+            else:
+                check_one_by_one(ghost, losses, 2, 0.05 if self.precision == "bf16" else 1e-3)
+        self._local.is_checked = True
 
     def _factors(self, key: int) -> Callable[[Tensor], Tensor]:
         """Return the clipping factors of a step; of a person's rows, their mean is taken."""
@@ -276,6 +308,14 @@ class PrivateTask(Task):
         raise BadParameter(
             f"train: {type(self.plan.algorithm).__name__} uses the losses of a party's rows, which no noise "
             "covers. Use FedAvg, FedProx or another algorithm that uses gradients alone."
+        )
+
+    def sums_of_models(
+        self, models: Tensor, current: LocalState, batch: Batch, live: Tensor, left_out: Tensor
+    ) -> tuple[Tensor, LocalState]:
+        raise BadParameter(
+            f"train: {type(self.plan.algorithm).__name__} computes gradients and losses of several models, "
+            "which no noise covers. Use FedAvg, FedProx or another algorithm that uses one gradient per step."
         )
 
     def for_stacking(self) -> Task:
@@ -307,6 +347,10 @@ def spent(p: Plan, rounds: int) -> Ledger:
         return ledger
     known, unit = describe_size(p), unit_of(p)
     note = f"Accounted as if this party took part in every round. {known} All parties weigh the same."
+    if p.fed.spent is None and (
+        len(p.fed.held.index) or len(p.fed.test.y)
+    ):  # else each row is drawn by itself
+        note = f"{note} {HELD_OUT}"
     if p.public_sizes is None:  # real parties, which know their numbers of rows
         assert s.epsilon is not None  # conflicts.py
         for name in p.fed.parties:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import math
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,9 +18,10 @@ from torch import Tensor
 
 from ... import __version__, algorithms, models
 from ...accounting import Account
-from ...algorithms.types import State
+from ...algorithms.types import Algorithm, State
+from ...config.train import algorithm_from_table
 from ...crypto.digest import Digests
-from ...data.federation import Rows
+from ...data.federation import Federation, Rows
 from ...data.pipeline import Pipeline
 from ...data.private_preparation import PrivatePreparation
 from ...engine.losses import Objective
@@ -33,17 +35,19 @@ from ...parties.party import Party
 from ...protocols import buffered, joining, rounds, sum_program
 from ...protocols.consent import Commitment
 from ...protocols.sum_program import SumRules
-from ...release.release import Release, write_release
+from ...release.release import Release, reading_of, write_release
 from ...runtimes.nursery import find_program
 from ..devices import placed
 from ..stats.answers import AnswerFile
 from . import guards, preparing
-from .contract import Agreement, Contract, Limits, NotAgreed
+from .contract import AGREE, Agreement, Contract, Limits, NotAgreed
 from .counts import blank_tally
+from .elsewhere import only_party
 from .figures import add_noise, fit_figures
 from .hidden_sums import HiddenCounts, HiddenSum
 from .local import Member
-from .objective import balance_classes
+from .objective import balance_classes, outputs_of
+from .own_loop import Exchange, LoopMember
 from .party_rows import PartyTable, load_rows, read_party_table
 from .plan import Plan, digest_constants
 from .preparation_account import PaidAnswers
@@ -66,15 +70,18 @@ async def member(
     device: str = "cpu",
     again: bool = False,
     watch: Callable[[dict[str, Any]], None] = lambda event: None,
+    code: str = "",
+    loop: Exchange | None = None,
 ) -> dict[str, Any]:
     """Run the program of a client; return what it contributed.
 
     `data` is {"table": a file of its own} or {"folder": a folder that `save_rows` wrote}; `state` is a folder
     for its state; `agreement` is what its owner agreed to (None only where one user runs all parties on one
     machine); `device` is where it trains; `again` allows one more run of a contract in the clear; `watch` is
-    called with {"kind": "accepted" or "answered", …} for a display.
+    called with {"kind": "accepted" or "answered", …} for a display; `code` is what `code_spec` returned, of
+    the user who runs all parties on one machine; `loop` leads to the owner's training loop, if there is one.
     """
-    work = ClientWork(me.name, data, Path(state), model, agreement, device, again, watch)
+    work = ClientWork(me.name, data, Path(state), model, agreement, device, again, watch, code, loop)
 
     async def free() -> None:
         work.report()
@@ -82,7 +89,7 @@ async def member(
 
     async def play() -> None:
         try:
-            await answer()
+            await (answer() if loop is None else run_alongside(answer(), loop.fail()))
         except TacitError as error:
             if agreement is not None:  # on one machine, the user who started it sees the error
                 await me.scope(joining.SCOPE).send(boss, joining.Unfit(error.outside))
@@ -104,7 +111,7 @@ async def member(
         else:
             await rounds.client(
                 me,
-                work.local,
+                work.local if loop is None else work.local_in_loop,
                 work.test,
                 boss,
                 look=work.look,
@@ -183,8 +190,10 @@ class ClientWork:
         device: str = "cpu",
         again: bool = False,
         watch: Callable[[dict[str, Any]], None] = lambda event: None,
+        code: str = "",
+        loop: Exchange | None = None,
     ):
-        self.watch = watch
+        self.watch, self.code, self.loop = watch, code, loop
         self.last_request = ""  # for the display
         self.evaluations = 0  # answered by this process
         self.name, self.data, self.state, self.model, self.agreement, self.device, self.again = (
@@ -236,12 +245,14 @@ class ClientWork:
         assert self.mine is not None
         fed = self.mine.fed
         rows, held = int(fed.train.sizes[0]), int(fed.held.sizes[0])
-        if self.plan.hides_sizes:
+        if self.loop is None and self.plan.hides_sizes:
             rows, held = joining.WITHHELD, joining.WITHHELD
         elif self.is_small:  # it contributes no row, and so its number is nobody's business
             rows, held = joining.TOO_FEW, 0
         shape, task = list(fed.rows.x.shape[1:]), self.mine.task
-        return joining.Ready(rows, held, shape, fed.classes or 0, task.dim, digest_constants(task))
+        # the frozen part of a model is the business of a party's own loop
+        frozen = digest_constants(task) if self.loop is None else ""
+        return joining.Ready(rows, held, shape, fed.classes or 0, task.dim, frozen)
 
     @property
     def is_small(self) -> bool:
@@ -252,10 +263,18 @@ class ClientWork:
         contract = Contract.read(offer.contract)
         own_model = find_program(json.loads(self.model)) if self.model else None
         if self.agreement is None:
-            p = replace(contract.plan(own_model), runtime="processes")
+            p = replace(contract.plan(own_model, read_code(self.code)), runtime="processes")
         else:
             p = self.agreement.check_offer(contract, self._accepted())
             self._show(contract)
+        if (p.client is None) != (self.loop is None):
+            raise BadJob(
+                "the server's job is for parties with training scripts of their own: start this party with "
+                "`tacit party --script script.py`, or with tacit.client."
+                if self.loop is None
+                else "this party has a training script of its own, and the server's job has no [client] "
+                "table: its parties train by tacit's own steps. Start this party with `tacit party --data`."
+            )
         if "table" in self.data:
             self._read_table(p, contract)
         self.contract, self.run = contract, offer.run
@@ -325,7 +344,13 @@ class ClientWork:
     def _build(self, p: Plan, contract: Contract, run: str) -> None:
         terms = contract.tables
         # without its statistics a table is encoded by its own: that shows what does not fit, and no more
-        fed = load_rows(Path(self.data["folder"])) if self.table is None else self.table.encode(self.pipeline)
+        fed: Federation
+        if self.loop is not None:  # its rows are the business of its owner's loop
+            fed = only_party(p.fed, self.name)
+        elif self.table is None:
+            fed = load_rows(Path(self.data["folder"]))
+        else:
+            fed = self.table.encode(self.pipeline)
         p = balance_classes(p, self.pipeline)
         if p.l2 is None:  # it follows from the number of rows
             p = replace(p, l2=party_l2(int(fed.train.sizes[0]), len(p.fed.parties)))
@@ -341,6 +366,8 @@ class ClientWork:
         limits = (
             None if self.agreement is None or self.agreement.agreed is not None else self.agreement.limits
         )
+        if limits is not None and self.loop is not None:
+            raise NotAgreed(f"the server's job is for training scripts of the parties' own. {AGREE}")
         if limits is not None and int(fed.train.sizes[0]) < limits.batch_size:
             raise NotAgreed(
                 f"with the server's job {self.name!r} would train on {int(fed.train.sizes[0])} rows; "
@@ -351,8 +378,8 @@ class ClientWork:
             raise BadJob(f"{self.name!r} is not among the parties of the server's job.")
 
         def build_task() -> Task:
-            module = models.build(p.model, tuple(shape), fed.classes or 1, p.seed).to(self.device)
-            x, y = (t.to(self.device) for t in fed.at(0))
+            module = models.build(p.model, tuple(shape), outputs_of(fed), p.seed).to(self.device)
+            x, y = fed.at(0).to(self.device)
             task = Task(module, x, y, p.objective, p.precision)
             return task if self.rows is None else self.rows.task(task)
 
@@ -380,7 +407,7 @@ class ClientWork:
             self.again = False
         if "table" in self.data:
             self._bind_data(Path(self.data["table"]))
-        if int(fed.train.sizes[0]) < Limits().batch_size:
+        if self.loop is None and int(fed.train.sizes[0]) < Limits().batch_size:
             log.warning(
                 "party %r trains on %d rows: an update from so few rows can show them",
                 self.name,
@@ -392,6 +419,7 @@ class ClientWork:
         self.hidden = self.counted = None
         if guard is not None and guard.hiding is not None:
             self.hidden = HiddenSum(guard, binding)
+        if self.hidden is not None and guard is not None and self.loop is None:
             self.counted = (
                 HiddenCounts(guard, len(p.fed), blank_tally(replace(p, fed=fed)), binding)
                 if self.figures is None
@@ -406,7 +434,11 @@ class ClientWork:
             guard,
             p.rules,
         )
-        self.mine = Member(self.name, fed, task, *settings)
+        self.mine = (
+            Member(self.name, fed, task, *settings)
+            if self.loop is None
+            else LoopMember(self.loop, p, self.name, fed, task, *settings)
+        )
         # a paced client tests while it trains: two threads must not share a module
         self.tester = Member(self.name, fed, build_task(), *settings) if self.paced else self.mine
         self.memory = Memory(self.state, run, self.mine.fresh_state())
@@ -528,6 +560,7 @@ class ClientWork:
             party=self.name,
             contract=self.contract.digest,
             run=self.run,
+            **reading_of(self.contract.tables["data"]),
         )
         model: State = {k: v for k, v in vectors.items() if k in ("w", "buffers")}
         self.folder = write_release(
@@ -631,6 +664,10 @@ class ClientWork:
             )
         self.record.bind(f"order {number}", Digests(down).of(None, str(version)))
         return await asyncio.get_running_loop().run_in_executor(self.aside, self.local, version, down, number)
+
+    async def local_in_loop(self, r: int, down: State) -> tuple[float, State]:
+        """Train by the owner's loop, in its own thread: it may take hours, and messages still arrive."""
+        return await asyncio.get_running_loop().run_in_executor(self.aside, self.local, r, down)
 
     def local(self, r: int, down: State, work: int | None = None) -> tuple[float, State]:
         mine = self._ready()
@@ -854,6 +891,24 @@ def model_spec(model: Any, who: str) -> str:
     )
 
 
+def code_spec(p: Plan, who: str) -> str:
+    """Return how a process on this machine imports the code of a plan's options; empty if there is none."""
+    from ...runtimes.processes import specify_code
+
+    own: dict[str, Any] = (
+        {} if type(p.algorithm) in algorithms.ALL.values() else {"algorithm": type(p.algorithm)}
+    )
+    if p.objective.is_own:
+        own["loss"] = p.loss
+    specs = {name: specify_code(thing, f"the {name} of {who}") for name, thing in own.items()}
+    return json.dumps(specs) if specs else ""
+
+
+def read_code(text: str) -> dict[str, Any]:
+    """Import the code of a plan's options, by what `code_spec` returned."""
+    return {name: find_program(spec) for name, spec in json.loads(text).items()} if text else {}
+
+
 def task_from_job(job: Mapping[str, Any], rows: Rows) -> Task:
     """Build the task of a job on these rows.
 
@@ -865,15 +920,22 @@ def task_from_job(job: Mapping[str, Any], rows: Rows) -> Task:
         if job["spec"]
         else from_table(job["model"], models.ALL, "the job's model")
     )
-    module = models.build(model, tuple(job["features"]), job["classes"] or 1, job["seed"])
-    return Task(module, *rows, Objective.from_dict(job["objective"]), job["precision"])
+    outputs = job["classes"] or math.prod(rows.y.shape[1:])
+    module = models.build(model, tuple(job["features"]), outputs, job["seed"])
+    objective = Objective.from_dict(job["objective"], read_code(job["code"]).get("loss"))
+    return Task(module, *rows, objective, job["precision"])
+
+
+def algorithm_from_job(job: Mapping[str, Any]) -> Algorithm:
+    """Build the algorithm of a job; own code is taken from this machine's configuration, as with `spec`."""
+    return algorithm_from_table(job["algorithm"], read_code(job["code"]).get("algorithm"), "algorithm")
 
 
 def member_from_job(name: str, folder: str, job: Mapping[str, Any]) -> Member:
     """Build a party's side of a job: its rows, which are in `folder`, its model and its guard."""
     fed = load_rows(Path(folder))
     task = task_from_job(job, fed.at(0))
-    algorithm = from_table(job["algorithm"], algorithms.ALL, "algorithm")
+    algorithm = algorithm_from_job(job)
     guard = guards.from_message(job.get("guard"), task, algorithm, job["seed"])
     return Member(
         name,

@@ -86,7 +86,9 @@ class MessageTrainer(Trainer):
             keys, binding = signing_keys(p, self.guard), self.binding()
             self.hidden = HiddenSum(self.guard, binding, keys)
             self.counted = (
-                HiddenCounts(self.guard, len(p.fed), blank_tally(p), binding, keys)
+                None
+                if p.client is not None  # parties' own loops evaluate
+                else HiddenCounts(self.guard, len(p.fed), blank_tally(p), binding, keys)
                 if self.figures is None
                 else HiddenSum(self.figures, binding, keys)
             )
@@ -200,6 +202,9 @@ class MessageTrainer(Trainer):
                 return None
             if not self.context.spend_evaluation(r + 1):
                 await self.finish_round(emitter, record, {})
+                return None
+            if p.client is not None:  # parties' own loops evaluate; the server has the test set
+                await tested(r, {})
                 return None
             return self.test_models()
 
@@ -355,7 +360,7 @@ class MessageTrainer(Trainer):
         return Member(
             name,
             fed,
-            self.task.on(*(t.to(self.task.x.device) for t in fed.at(0))),
+            self.task.on(*fed.at(0).to(self.task.x.device)),
             p.algorithm,
             p.seed,
             p.local_epochs[k],

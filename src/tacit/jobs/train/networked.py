@@ -6,7 +6,7 @@ import asyncio
 import math
 import secrets
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -16,30 +16,35 @@ from typing import Any
 import numpy as np
 import torch
 
-from ... import __version__
+from ... import __version__, models
 from ...algorithms.plan import identify, plan
 from ...algorithms.types import Batches, State
+from ...data.inputs import blank_rows
 from ...data.private_preparation import PrivatePreparation
 from ...engine.task import Task
 from ...errors import BadParameter, ProtocolError, TacitError
 from ...guard import Guard
+from ...parameter_shapes import ParameterShapes
 from ...parties.ledger import Ledger, Spend
 from ...parties.message import Message
 from ...parties.party import Party
 from ...protocols import buffered, joining, picking, sum_program
 from ...protocols import rounds as protocol
 from ...runs import Event
-from ...runtimes.processes import Processes
+from ...runtimes.processes import MainProgram, Processes
 from ...runtimes.streaming import Emitter
 from ...selection import PartyInfo
 from ..devices import placed
 from . import preparing
+from .client import run_simulated
 from .contract import Contract
 from .counts import blank_tally, unpack_tally
 from .elsewhere import Deployed, Elsewhere
-from .member import member, model_spec, run_alongside
-from .messages import SERVER, MessageTrainer
+from .guards import layout_of_plan as layout_of
+from .member import code_spec, member, model_spec, run_alongside
+from .messages import SERVER, MessageTrainer, Uploads
 from .objective import balance_classes
+from .own_loop import METRICS, own_names
 from .party_rows import read_layout, save_rows
 from .plan import Plan, digest_constants
 from .preparing import PartyPreparation
@@ -120,7 +125,11 @@ class NetworkedTrainer(MessageTrainer):
         layout, server = (
             (runtime.layout, runtime.kit.server) if isinstance(runtime, Deployed) else (None, SERVER)
         )
-        return Contract.of(self.plan, layout, server, list(self.task.x.shape[1:]))
+        p = self.plan
+        has_table = isinstance(p.model, str | ParameterShapes | models.OwnModel)
+        if p.client is not None and not has_table and type(p.model) not in models.ALL.values():
+            p = replace(p, model=ParameterShapes.of(self.task.module))
+        return Contract.of(p, layout, server, list(self.task.x.shape[1:]))
 
     def testers(self) -> list[str]:
         """Return who holds back rows, as stated when joining.
@@ -200,7 +209,7 @@ class NetworkedTrainer(MessageTrainer):
                 f"its rows have the shape {ready.features}, {ready.classes} classes, and its model "
                 f"{ready.parameters} parameters; the job has {job[0]}, {job[1]} and {job[2]}"
             )
-        if ready.frozen != digest_constants(self.task):
+        if self.plan.client is None and ready.frozen != digest_constants(self.task):
             return (
                 "the frozen part of its model is another than the server's. A function that builds a model "
                 "must give the same frozen part in every process"
@@ -239,6 +248,8 @@ class NetworkedTrainer(MessageTrainer):
         got, expected = answer.vectors, self._uploads()
         if not 0 < answer.weight < float("inf"):
             return f"its update has the weight {answer.weight}; it must be a number above 0"
+        if self.plan.client is not None and answer.weight > self.plan.client.max_rows:
+            return f"its update is of {answer.weight:.0f} rows; the parties agreed on max_rows at most"
         if self.guard is not None:
             return self._guarded(
                 name, got, answer.number if isinstance(answer, buffered.Answer) else self.round
@@ -274,9 +285,18 @@ class NetworkedTrainer(MessageTrainer):
 
     def _uploads(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Return the shapes that an update must have: those of one computed here, on a row of zeros."""
+        if self.shapes is None and self.plan.client is not None:
+            metrics = len(self.plan.client.metrics)
+            self.shapes = {
+                **{
+                    k: (s, torch.float32)
+                    for k, s in layout_of(self.plan, self.task, self.server).shapes.items()
+                },
+                **({METRICS: ((metrics,), torch.float64)} if metrics else {}),
+            }
         if self.shapes is None:
             p, x = self.plan, self.task.x
-            one = self.task.on(x.new_zeros(1, *x.shape[1:]), self.task.y.new_zeros(1, *self.task.y.shape[1:]))
+            one = self.task.on(blank_rows(x, 1), self.task.y.new_zeros(1, *self.task.y.shape[1:]))
             batches = plan(
                 p.seed, 0, identify(["nobody"]), torch.ones(1, dtype=torch.int64).numpy(), 1, 1, 1
             ).of(0)
@@ -289,6 +309,17 @@ class NetworkedTrainer(MessageTrainer):
                 )
             self.shapes = {k: (tuple(v.shape), v.dtype) for k, v in upload.vectors.items()}
         return self.shapes
+
+    def merge(self, r: int, uploads: Uploads, n: int, among: int | None = None) -> None:
+        if self.plan.client is not None and self.plan.client.metrics and isinstance(uploads, Mapping):
+            total = sum(weight for weight, _ in uploads.values())
+            means = sum(weight / total * vectors[METRICS] for weight, vectors in uploads.values())
+            self.facts |= dict(zip(own_names(self.plan.client), means.tolist()))  # type: ignore[union-attr]
+            uploads = {
+                name: (weight, {k: v for k, v in vectors.items() if k != METRICS})
+                for name, (weight, vectors) in uploads.items()
+            }
+        super().merge(r, uploads, n, among)
 
     def _wrong_counts(self, sent: State) -> str | None:
         try:
@@ -390,18 +421,28 @@ class NetworkedTrainer(MessageTrainer):
     def _stream_here(self, runtime: Processes, program: Any, emitter: Emitter[list[RoundRecord]]) -> Records:
         """Run the clients as processes of this machine."""
         p = self.plan
-        spec = model_spec(p.model, "a client")
+        is_own = p.client is not None
+        spec, code = ("", "") if is_own else (model_spec(p.model, "a client"), code_spec(p, "a client"))
         with tempfile.TemporaryDirectory(prefix="tacit-") as folder:
             # a run that can be resumed keeps its clients' states
             states = Path(folder) if self.context.directory is None else self.context.directory / "parties"
             programs: dict[str, Any] = {SERVER: program}
             for k, name in enumerate(p.fed.parties):
-                save_rows(p.fed, k, Path(folder) / f"rows-{k}")
+                place, state = Path(folder) / f"rows-{k}", str(states / str(k))
+                if not isinstance(p.fed, Elsewhere):
+                    save_rows(p.fed, k, place)
+                if p.client is not None:
+                    data = {} if isinstance(p.fed, Elsewhere) else {"folder": str(place)}
+                    script, arguments = str(Path(p.client.path).resolve()), list(p.client.arguments)
+                    run = partial(run_simulated, script=script, arguments=arguments, data=data, state=state)
+                    programs[name] = MainProgram(run)
+                    continue
                 programs[name] = partial(
                     member,
-                    data={"folder": str(Path(folder) / f"rows-{k}")},
-                    state=str(states / str(k)),
+                    data={"folder": str(place)},
+                    state=state,
                     model=spec,
+                    code=code,
                     device=p.device,
                 )
             seeded = Processes(p.seed, runtime.deadline, runtime.at_least, runtime.restart, runtime.max_bytes)

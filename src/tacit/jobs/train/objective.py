@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,9 +23,23 @@ if TYPE_CHECKING:
 def resolve_loss(config: TrainConfig, fed: Federation) -> dict[str, Any]:
     """Return the loss and the penalty of a run, where the options leave them open."""
     return {
-        "loss": config.loss or ("mse" if fed.classes is None else "cross_entropy"),
+        "loss": config.loss or default_loss(fed),
         "l2": default_l2(config, fed) if config.l2 is None else config.l2,
+        "is_l2_given": config.l2 is not None,
     }
+
+
+def default_loss(fed: Federation) -> str:
+    """Return the usual loss of these labels."""
+    if fed.classes is not None:
+        return "cross_entropy"
+    y = fed.rows.y
+    return "bce" if y.dim() > 1 and bool(((y == 0) | (y == 1) | (y == -1)).all()) else "mse"
+
+
+def outputs_of(fed: Federation) -> int:
+    """Return how many outputs a model of these rows needs: one for each class, label or target."""
+    return fed.classes or (math.prod(fed.rows.y.shape[1:]) if fed.rows.y.dim() > 1 else 1)
 
 
 def weigh_classes(p: Plan) -> tuple[float, ...] | str | None:
@@ -61,7 +76,7 @@ def weigh_classes(p: Plan) -> tuple[float, ...] | str | None:
 
 def count_labels(fed: Federation) -> torch.Tensor:
     """[C]: how many training rows of all parties have each label, the sum of the parties' counts."""
-    y = fed.rows.y[fed.train.index]
+    y = fed.rows.y[fed.train.index].flatten()
     return torch.bincount(y[y >= 0], minlength=fed.classes or 0)
 
 

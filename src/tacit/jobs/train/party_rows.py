@@ -15,6 +15,7 @@ import torch
 from ... import data as datasets
 from ...data import tables
 from ...data.federation import Federation, Holdings, Rows
+from ...data.inputs import Inputs, Stored
 from ...data.people import people_of
 from ...data.pipeline import Pipeline
 from ...data.private_preparation import PrivatePreparation
@@ -244,12 +245,18 @@ def save_rows(fed: Federation, k: int, folder: Path) -> None:
     from safetensors.torch import save
 
     mine = fed.party(k)
+    if isinstance(mine.rows.x, Stored):
+        raise BadData(
+            f"{fed.name}: rows that are read while training are not given to other processes. Use "
+            "runtime='cohort' or 'inprocess', or load them into memory."
+        )
+    parts = {"": mine.rows.x} if isinstance(mine.rows.x, torch.Tensor) else _name_parts(mine.rows.x)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(
         folder / "rows.safetensors",
         save(
             {
-                "x": mine.rows.x.contiguous(),
+                **{f"x{name}": part.contiguous() for name, part in parts.items()},
                 "y": mine.rows.y.contiguous(),
                 "train": mine.train.index.contiguous(),
                 "held": mine.held.index.contiguous(),
@@ -264,6 +271,9 @@ def save_rows(fed: Federation, k: int, folder: Path) -> None:
             {
                 "name": mine.name,
                 "party": mine.parties[0],
+                "inputs": None
+                if isinstance(mine.rows.x, torch.Tensor)
+                else [list(mine.rows.x.parts), mine.rows.x.is_named],
                 "classes": mine.classes,
                 "seed": mine.seed,
                 "skew": None if mine.skew is None else to_table(mine.skew),
@@ -277,12 +287,22 @@ def save_rows(fed: Federation, k: int, folder: Path) -> None:
     )
 
 
+def _name_parts(x: Inputs) -> dict[str, torch.Tensor]:
+    return {f".{name}": part for name, part in x.parts.items()}
+
+
 def load_rows(folder: Path) -> Federation:
     from safetensors.torch import load_file
 
     t, metadata = load_file(folder / "rows.safetensors"), json.loads((folder / "rows.json").read_text())
     skew = None if metadata["skew"] is None else from_table(metadata["skew"], datasets.SKEWS, "skew")
-    rows, groups = Rows(t["x"], t["y"]), None
+    x: torch.Tensor | Inputs
+    if metadata["inputs"] is None:
+        x = t["x"]
+    else:
+        names, is_named = metadata["inputs"]
+        x = Inputs({name: t[f"x.{name}"] for name in names}, is_named)
+    rows, groups = Rows(x, t["y"]), None
     if metadata["subgroups"] is not None:
         columns, values, parties = metadata["subgroups"]
         codes = t["subgroups"]
@@ -292,7 +312,7 @@ def load_rows(folder: Path) -> Federation:
         rows,
         Holdings.from_lists([t["train"]]),
         Holdings.from_lists([t["held"]]),
-        Rows(rows.x[:0], rows.y[:0]),
+        rows.take(slice(0)),
         metadata["classes"],
         (metadata["party"],),
         skew,

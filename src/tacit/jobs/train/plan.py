@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,23 +17,27 @@ from ...algorithms.plan import count_steps, identify
 from ...algorithms.types import State
 from ...audit.poisoning import Adversaries
 from ...config import conflicts
-from ...config.train import BALANCED, TrainConfig, to_tables
+from ...config.train import BALANCED, TrainConfig, to_tables, with_optimizer
 from ...config.train import MIN_ROWS as MIN_ROWS
 from ...crypto.digest import Digests
-from ...data.federation import Federation, check_one_label
+from ...data.federation import Federation
+from ...data.inputs import Inputs, tensors_of
 from ...data.subgroups import Subgroups, attach
+from ...engine.calling import LOGITS, LOSS, call
 from ...engine.evaluation import Rules
-from ...engine.losses import Objective
+from ...engine.losses import Objective, classes_last
 from ...engine.task import Task
 from ...errors import BadData, BadParameter
 from ...guard import Noise, Stage
 from ...guard.guard import Layout, round_up
+from ...parameter_shapes import ParameterSet, is_arrays, to_module
 from ...parameters import NONE, bad, check, to_table
 from ...runtimes.cohort import Run
 from ..devices import device_for
 from . import guards
-from .objective import count_labels, resolve_loss, weigh_classes
-from .table_defaults import choose_model, fit_model, recipe_of, table_defaults
+from .elsewhere import name_parties
+from .objective import count_labels, outputs_of, resolve_loss, weigh_classes
+from .table_defaults import choose_model, fit_model, recipe_of, table_defaults, with_parties
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,6 +57,7 @@ class Plan(TrainConfig):
         None  # with `private`: public numbers of rows; None: the exact ones
     )
     through: Any = None  # the runtime object, where `runtime` is "processes" or "parties"
+    is_l2_given: bool = False  # else λ follows from the data
     preset: tuple[str, ...] = ()  # options that follow from the data being a table
     # with class_weight = "balanced": the training rows of all parties with each label; () if not known yet
     label_counts: tuple[int, ...] | None = None
@@ -62,6 +68,11 @@ class Plan(TrainConfig):
         """What local steps minimize; without weights as long as they are not known (`balance_classes`)."""
         weights = () if self.class_weight == BALANCED else self.class_weight or ()
         return Objective(self.loss or "cross_entropy", weights, self.l2 or 0.0)
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs a model needs: one for each class, label or target."""
+        return outputs_of(self.fed)
 
     def run(self) -> Run:
         members = None if self.members is None else np.array(self.members)
@@ -96,7 +107,14 @@ class Plan(TrainConfig):
         pipeline = self.fed.pipeline
         threshold = self.threshold if self.threshold is not None or pipeline is None else pipeline.threshold
         scale = 1.0 if pipeline is None or self.fed.classes is not None else pipeline.target[1]
-        return Rules(self.fed.classes, self.min_rows, self.sums_only, threshold, scale)
+        usual = "mse" if self.fed.classes is None else "cross_entropy"
+        is_usual = self.loss in (None, usual, "focal") and (
+            self.fed.classes is not None or self.fed.rows.y.dim() == 1
+        )
+        objective = None if is_usual else self.objective
+        return Rules(
+            self.fed.classes, self.min_rows, self.sums_only, threshold, scale, objective, self.metrics
+        )
 
     @property
     def talks(self) -> bool:
@@ -133,15 +151,16 @@ class Plan(TrainConfig):
 
         Simulations report exact counts.
         """
-        return self._claims_epsilon and self.fed.classes is not None
+        return self._claims_epsilon and self.fed.classes is not None and self.client is None
 
     @property
     def reports(self) -> bool:
         """Whether parties report anything about their held-out rows.
 
-        Real parties do not where an ε is claimed for a regression: its loss has no bound.
+        Real parties do not where an ε is claimed for a regression: its loss has no bound. Nor do those with
+        training scripts of their own, to which alone their rows are known.
         """
-        return self.noisy_figures or not self._claims_epsilon
+        return self.client is None and (self.noisy_figures or not self._claims_epsilon)
 
     @property
     def _claims_epsilon(self) -> bool:
@@ -263,6 +282,8 @@ def make_plan(fed: Federation, *, label: str = "", skew: str = "", **options: An
 
     Nothing is started or written when this raises.
     """
+    if options.get("client") is not None:
+        fed, options = _with_script(fed, options)
     if not isinstance(fed, Federation):
         hint = "A Dataset becomes one by .split(10) or .by(column)." if hasattr(fed, "split") else ""
         must_be = "a Federation: tacit.data.digits().split(10), or dataset.by(column)"
@@ -271,6 +292,7 @@ def make_plan(fed: Federation, *, label: str = "", skew: str = "", **options: An
     config = TrainConfig.of(**options)
     if preset := table_defaults(config, fed, options):
         config = TrainConfig.of(**options | preset)
+    config = with_optimizer(config)
     parties = len(fed)
     if int(fed.train.sizes.min()) < 1:
         empty = fed.parties[int(fed.train.sizes.argmin())]
@@ -291,6 +313,7 @@ def make_plan(fed: Federation, *, label: str = "", skew: str = "", **options: An
             "model": config.model.pinned()
             if isinstance(config.model, models.Pretrained)
             else fit_model(config.model, fed, recipe_of(fed, config.runtime)),
+            "algorithm": with_parties(config.algorithm, parties),
             "preset": tuple(preset),
             "per_round": _per_round(config, parties),
             "asked_per_round": config.per_round,
@@ -305,7 +328,7 @@ def make_plan(fed: Federation, *, label: str = "", skew: str = "", **options: An
             if config.adversaries
             else None,
             "label": label or _label(config, topology),
-            "skew": skew or ("natural" if fed.skew is None else repr(fed.skew)),
+            "skew": skew or ("natural" if fed.skew is None else str(fed.skew)),
             **resolve_loss(config, fed),
             "sums_only": any(stage.hides for stage in config.guard)
             or (isinstance(topology, topologies.Gossip) and topology.secure),
@@ -316,6 +339,19 @@ def make_plan(fed: Federation, *, label: str = "", skew: str = "", **options: An
     conflicts.check(p)
     p.aggregate.check_data([fed.test.x])
     return _complete(p)
+
+
+def _with_script(fed: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the federation and the options of a run whose parties have training loops of their own."""
+    if isinstance(fed, Sequence) and not isinstance(fed, str):
+        fed = name_parties(fed)
+    if options.get("runtime") in (None, "cohort"):  # a script is a process
+        options = {**options, "runtime": "processes"}
+    if is_arrays(options.get("model")):
+        options = {**options, "model": to_module(options["model"])}
+        if isinstance(fed, Federation):  # arrays predict nothing: parties' own code does
+            fed = dataclasses.replace(fed, test=fed.test._replace(x=fed.test.x[:0], y=fed.test.y[:0]))
+    return fed, options
 
 
 def _complete(p: Plan) -> Plan:
@@ -335,7 +371,6 @@ def _complete(p: Plan) -> Plan:
     if p.private is not None:
         from .local_dp import public_sizes
 
-        check_one_label("train, private", p.fed)
         changes["public_sizes"] = public_sizes(p.private, p.fed, p.insecure_seed)
         changes["engine"] = "each"
     return dataclasses.replace(p, **changes)
@@ -384,7 +419,7 @@ def _with_max_rows(p: Plan) -> tuple[Stage, ...]:
     """
     if p.runtime != "processes" or not p.weights_hidden:
         return p.guard
-    most = int(round_up(float(p.fed.train.sizes.max())))
+    most = int(round_up(float(p.fed.train.sizes.max()))) if p.client is None else p.client.max_rows
     return tuple(
         dataclasses.replace(stage, max_rows=most) if stage.hides and stage.max_rows is None else stage  # type: ignore[type-var]
         for stage in p.guard
@@ -433,7 +468,7 @@ def prepare(p: Plan) -> tuple[Task, State]:
 
     @functools.cache
     def layout() -> Layout:
-        return guards.layout_of(task, p.algorithm, start)
+        return guards.layout_of_plan(p, task, start)
 
     conflicts.check_model(p, task, start, layout)
     if p.private is not None:
@@ -473,25 +508,34 @@ def digest_constants(task: Task) -> str:
 
 def make_task(p: Plan) -> Task:
     rows = p.fed.at(0)
-    outputs = p.fed.classes or 1
+    outputs = p.outputs
+    is_ours = isinstance(p.model, str) or type(p.model) in models.ALL.values()
+    if is_ours and isinstance(rows.x, Inputs):
+        raise BadParameter(
+            f"train: model {models.name_of(p.model)!r} takes one tensor, and a row of {p.fed.name} has "
+            f"{rows.x.describe()}. Give your own nn.Module, whose forward takes these inputs."
+        )
     module = models.build(p.model, tuple(rows.x.shape[1:]), outputs, p.seed).to(p.device)
     if isinstance(module, models.Characters) and not rows.x.is_floating_point():
-        last = max(int(x.max()) for x in (rows.x, p.fed.test.x) if x.numel())
+        last = max(int(t.max()) for x in (rows.x, p.fed.test.x) for t in tensors_of(x) if t.numel())
         if last >= module.built[0]:
             raise BadData(
                 f"train: {p.fed.name} has the token {last}, and the model knows 0 to {module.built[0] - 1}, "
                 "as many as there are classes. "
                 f"Say classes={last + 1} when you make the data."
             )
-    fits(
-        "train",
-        module,
-        models.name_of(p.model),
-        rows.x[:2].to(p.device),
-        p.fed.classes,
-        p.fed.name,
-        every=rows.y.dim() > 1,
-    )
+    if p.client is None or (len(rows.x) and not isinstance(module, ParameterSet)):
+        fits(
+            "train",
+            module,
+            models.name_of(p.model),
+            rows.x[:2].to(p.device),
+            p.fed.classes,
+            p.fed.name,
+            rows.y[:2],
+            is_own=p.objective.is_own,
+            part=LOSS if p.objective.is_of_model else LOGITS,
+        )
     task = Task(
         module,
         rows.x.to(p.device),
@@ -513,6 +557,8 @@ def _made_for(module: Any, rows: Any, why: str) -> str:
     )
     if other is not None:
         return f"Its parameters are {other}, and rows are float32: give model.float()."
+    if not isinstance(rows, torch.Tensor):
+        return "Its forward must take these arguments, by these names."
     if (
         rows.is_floating_point()
         and "tokens=True" not in why
@@ -528,7 +574,15 @@ def _made_for(module: Any, rows: Any, why: str) -> str:
 
 
 def fits(
-    owner: str, module: Any, name: str, rows: Any, classes: int | None, of: str, every: bool = False
+    owner: str,
+    module: Any,
+    name: str,
+    rows: Any,
+    classes: int | None,
+    of: str,
+    y: torch.Tensor | None = None,
+    is_own: bool = False,
+    part: str = LOGITS,
 ) -> None:
     """Run two rows through the model, so that a wrong shape is one sentence and not a stack trace later."""
     import copy
@@ -542,21 +596,30 @@ def fits(
         )
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            out = copy.deepcopy(module).eval()(rows)
+            out = call(copy.deepcopy(module).eval(), rows, part)
+    except BadParameter as error:  # of what it returns
+        raise BadParameter(f"{owner}: {str(error).replace('the model', f'model {name!r}', 1)}") from None
     except Exception as error:
         why = (str(error) or repr(error)).splitlines()[0]
+        of_one = isinstance(rows, torch.Tensor)
+        what = f"of shape {tuple(rows.shape[1:])}" if of_one else f"with the inputs {rows.describe()}"
         raise BadParameter(
-            f"{owner}: model {name!r} cannot take rows of shape {tuple(rows.shape[1:])}: {why}. "
-            f"{_made_for(module, rows, why)}"
+            f"{owner}: model {name!r} cannot take rows {what}: {why}. {_made_for(module, rows, why)}"
         ) from error
-    if not isinstance(out, torch.Tensor):
-        raise BadParameter(
-            f"{owner}: model {name!r} returns a {type(out).__name__}; it must return one tensor."
-        )
-    good = None if classes is None else (*rows.shape[:2], classes) if every else (len(rows), classes)
-    if tuple(out.shape) != good and (good is not None or out.numel() != len(rows)):
+    if is_own:  # what an own loss takes, it knows itself
+        return
+    each = () if y is None else tuple(y.shape[1:])  # labels or targets of a row
+    every = len(each) > 0
+    good = None if classes is None else (len(rows), *each, classes)
+    if good is not None and len(each) > 1 and tuple(out.shape) == (len(rows), classes, *each):
+        good = tuple(out.shape)  # images have their classes first
+    if tuple(out.shape) != good and (good is not None or out.numel() != len(rows) * math.prod(each)):
         what = "is a regression, so it must return one number per row"
-        if good:
+        if not good and every:
+            what = f"has targets of shape {each}, so it must return as many numbers per row"
+        elif good and len(each) > 1:
+            what = f"has {classes} classes, so it must return logits of shape {(classes, *each)} per row"
+        elif good:
             what = f"has {classes} classes, so it must return {classes} logits per " + (
                 "token; LSTM(every=True) does" if every else "row"
             )
@@ -568,7 +631,7 @@ def fits(
         and classes != 1
         and len(rows)
         and bool((out >= 0).all())
-        and bool(((out.sum(-1) - 1).abs() < 1e-5).all())
+        and bool(((classes_last(out, out.argmax(-1) if y is None else y).sum(-1) - 1).abs() < 1e-5).all())
     ):  # logits are not so even by chance
         raise BadParameter(
             f"{owner}: model {name!r} returns probabilities; the loss expects logits, and would apply the "

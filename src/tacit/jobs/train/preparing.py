@@ -222,7 +222,7 @@ def check_rows(table: PartyTable, pipeline: Pipeline) -> None:
     """Raise ProtocolError if a party's rows, encoded with a server's statistics, are not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         rows = table.encode(pipeline).rows
-    if not all(bool(torch.isfinite(values).all()) for values in (rows.x, rows.y)):
+    if not all(bool(torch.isfinite(values).all()) for values in (rows.matrix(table.name), rows.y)):
         raise ProtocolError(
             "the server's statistics of the tables cannot be used: this party's rows, encoded with them, are "
             "not finite. Nothing was sent in answer."

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ... import algorithms, selection
+from ...algorithms.fedlbfgscv import FEWEST_ROWS
 from ...algorithms.types import Algorithm, State
 from ...engine import evaluation
 from ...engine.task import Task
@@ -37,6 +38,11 @@ SORTED = (
     "one party's model update and its weight (its number of rows), in the clear; with the others', "
     "which parties are similar"
 )
+# under FedLBFGSCV
+FOLDED = (
+    "one party's gradients over its rows and over all but a fold of them (at least "
+    f"{FEWEST_ROWS} rows), losses on each fold, and its number of rows, in the clear"
+)
 
 
 class SimulatedTrainer(Trainer):
@@ -61,7 +67,7 @@ class SimulatedTrainer(Trainer):
         if context.states:
             self.cohort.load(list(context.states))
         self.task, self.notes = self.cohort.task, self.cohort.notes
-        self.name = f"cohort, clients {'stacked' if self.cohort.engine == 'stack' else 'one by one'}"
+        self.name = f"cohort, clients {self.cohort.manner}"
         self._blank: tuple[State, State] | None = None  # messages of the real shapes, for counting bytes
         self.seconds = [seconds_of(p) for p in plans]
         self.clocks = [context.clock] * len(plans)  # virtual clocks, where there is a speed
@@ -298,8 +304,13 @@ def upload_reveals(p: Plan, guard: Guard | None) -> str | None:
     """Return what the server learns from one upload, for the ledger; None: as the message declares."""
     if guard is not None:
         return reveals(guard, weighted=p.private is None)
+    if p.client is not None and p.client.metrics:
+        names = ", ".join(p.client.metrics)
+        return f"one party's model update, its number of rows and its metrics ({names}), in the clear"
     if p.private is not None and p.private.private:
         return NOISY
+    if isinstance(p.algorithm, algorithms.FedLBFGSCV):
+        return FOLDED
     return SORTED if p.algorithm.sees_each else None
 
 

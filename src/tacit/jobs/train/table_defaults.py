@@ -3,12 +3,12 @@
 The values were chosen on tables other than those of `benchmarks/tables.py`, which reports them.
 docs/how-to-learn-from-tables.md describes the procedure.
 
-- Linear models: FedLBFGS. The mean of the parties' gradients is the gradient of the pooled rows, so unequal
-  parties do not matter, and 30 rounds end at the optimum. λ = 10/n, for n training rows of all parties: the
-  fewer rows, the stronger the penalty. A real party does not know n. With n_k rows of its own and K parties
-  it takes λ_k = 10/(K·n_k), and the mean by rows, Σ (n_k/n)·λ_k, is 10/n.
-- Linear models with another algorithm, with noise or with a part of the parties in a round: λ = 0.001,
-  because the λ_k of such parties would not average to 10/n, or tell how many rows ε hides.
+- Linear models: FedLBFGSCV. The mean of the parties' gradients is the gradient of the pooled rows, so unequal
+  parties do not matter, and 30 rounds end at the optimum. λ = c/n, for n training rows of all parties and c
+  from cross-validation on them.
+- Linear models with another algorithm or with a guard: λ = 10/n. A real party does not know n. With n_k rows
+  of its own and K parties it takes λ_k = 10/(K·n_k), and the mean by rows, Σ (n_k/n)·λ_k, is 10/n.
+- Linear models with noise: λ = 0.001, because 10/n would tell how many rows ε hides.
 - Networks: one local step and Adam at the server. The mean of the parties' steps is a step on a batch of the
   pooled rows, so parties do not drift apart, whatever their sizes. Early stopping by the loss of held-out
   rows ends a run.
@@ -19,10 +19,13 @@ docs/how-to-learn-from-tables.md describes the procedure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from ... import algorithms, models
 from ...aggregate import Mean
+from ...algorithms.fedlbfgscv import FEWEST_ROWS, PENALTIES
+from ...algorithms.types import Algorithm, State
 from ...config.train import TrainConfig
 from ...data.federation import Federation
 from ...data.recipe import Recipe
@@ -30,8 +33,11 @@ from ...guard import Noise
 from .elsewhere import Deployed
 from .party_rows import read_layout
 
+if TYPE_CHECKING:
+    from .plan import Plan
+
 L2 = 1e-3  # λ of linear models on tables, where it does not follow from the number of rows
-L2_ROWS = 10.0  # λ·n of linear models on tables
+L2_ROWS = 10.0  # λ·n of linear models on tables, where it is not cross-validated
 LINEAR: dict[str, Any] = {
     "algorithm": algorithms.FedLBFGS(),
     "rounds": 30,
@@ -103,6 +109,8 @@ def table_defaults(config: TrainConfig, fed: Federation, given: Mapping[str, Any
         preset = dict(EMBEDDINGS if _has_embeddings(config.model, fed, recipe) else NETWORK)
     elif is_linear(config.model) and config.per_round in (None, len(fed)):
         preset = dict(LINEAR)
+        if not config.guard and config.l2 is None:  # a guard bounds one gradient, not those of all folds
+            preset["algorithm"] = algorithms.FedLBFGSCV()
     has_held = isinstance(config.runtime, Deployed) or len(fed.held.index)
     is_never_evaluated = "evaluate_every" in chosen and not config.evaluate_every
     is_unlimited = "patience" in chosen and config.patience is None
@@ -120,10 +128,10 @@ def default_l2(config: TrainConfig, fed: Federation) -> float | None:
 
     None: every real party computes its own from its rows (`party_l2`).
     """
-    if not is_linear(config.model) or recipe_of(fed, config.runtime) is None:
+    is_cross_validated = isinstance(config.algorithm, algorithms.FedLBFGSCV)
+    if is_cross_validated or not is_linear(config.model) or recipe_of(fed, config.runtime) is None:
         return 0.0
-    is_full_gradient = type(config.algorithm) is algorithms.FedLBFGS and config.per_round in (None, len(fed))
-    if not is_full_gradient or not _is_plain(config):
+    if config.private is not None or any(isinstance(stage, Noise) for stage in config.guard):
         return L2
     return None if isinstance(config.runtime, Deployed) else L2_ROWS / int(fed.train.sizes.sum())
 
@@ -131,6 +139,43 @@ def default_l2(config: TrainConfig, fed: Federation) -> float | None:
 def party_l2(rows: int, parties: int) -> float:
     """Return λ_k of a real party: the mean of all, weighted by rows, is L2_ROWS / (all rows)."""
     return L2_ROWS / (parties * max(1, rows))
+
+
+def with_parties(algorithm: Algorithm, parties: int) -> Algorithm:
+    """Return an algorithm that knows how many parties share its penalty, if it has one."""
+    if isinstance(algorithm, algorithms.FedLBFGSCV) and algorithm.parties is None:
+        return replace(algorithm, parties=float(parties))
+    return algorithm
+
+
+def among_parties(algorithm: Algorithm, parties: int) -> Algorithm:
+    """Return the algorithm of a run for a run with only some of its parties."""
+    if isinstance(algorithm, algorithms.FedLBFGSCV):
+        return replace(algorithm, parties=float(parties))
+    return algorithm
+
+
+def for_one_party(p: Plan, algorithm: Algorithm, rows: int) -> dict[str, Any]:
+    """Return the algorithm and λ with which these rows, all of them at one place, are trained on."""
+    if isinstance(algorithm, algorithms.FedLBFGSCV):
+        return {"algorithm": among_parties(algorithm, 1), "l2": 0.0}
+    follows = not p.is_l2_given and p.l2 == L2_ROWS / int(p.fed.train.sizes.sum())
+    return {"algorithm": algorithm, "l2": L2_ROWS / rows if follows else p.l2}
+
+
+def describe_penalty(algorithm: algorithms.FedLBFGSCV, state: State) -> str:
+    """Return the note that says which λ a run chose; `state` is as it is saved."""
+    losses = state["server.losses"]
+    if not bool(losses.any()):
+        return (
+            f"l2 = {PENALTIES[0]:g}/n for n training rows: every party has fewer than "
+            f"{algorithm.folds * FEWEST_ROWS} of them, too few for cross-validation."
+        )
+    among = f"{len(PENALTIES)} values from {min(PENALTIES):g}/n to {max(PENALTIES):g}/n"
+    return (
+        f"l2 = {PENALTIES[int(algorithm.choose(losses))]:g}/n for n training rows, chosen among {among} by "
+        f"{algorithm.folds}-fold cross-validation on these rows."
+    )
 
 
 def _has_embeddings(model: Any, fed: Federation, recipe: Recipe) -> bool:

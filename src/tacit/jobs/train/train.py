@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -17,22 +15,23 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 
 from ... import __version__, models
+from ...algorithms import FedLBFGSCV
 from ...algorithms.types import State
+from ...callbacks import Stop
 from ...config import conflicts
 from ...config.signature import with_options
-from ...config.train import OPTIONS
+from ...config.train import OPTIONS, loss_name
 from ...data.federation import Federation
 from ...engine.metrics import is_better, judged_by
-from ...engine.task import Task
-from ...errors import BadRun, BudgetSpent
+from ...errors import BadParameter, BudgetSpent
+from ...files import write_atomic
 from ...guard import Guard, Noise
 from ...parameters import bad
 from ...parties.ledger import Ledger, Spend
 from ...parties.secret import NOT_PRIVATE
-from ...release.release import Release, write_release
+from ...release.release import Release, reading_of, write_release
 from ...results import Result
 from ...runs import (
-    RESTART_HINT,
     Event,
     Journal,
     SaveTimer,
@@ -47,11 +46,19 @@ from ...runs import (
 from ...topologies import Gossip, Hierarchy
 from ..devices import placed
 from . import guards, paced
+from .own_loop import own_names
 from .plan import Plan, make_plan, prepare_stack
 from .preparing import record_label_counts, record_sums, simulated_program
+from .resuming import (
+    check_extension,
+    check_same_inputs,
+    check_same_job,
+    count_events_before_end,
+    fingerprints,
+)
 from .simulated import SimulatedTrainer, all_parties
 from .stopping import EarlyStopping, without_best
-from .table_defaults import L2_ROWS
+from .table_defaults import L2_ROWS, describe_penalty
 from .trainer import PENDING, RoundRecord, RunContext, Trainer
 
 if TYPE_CHECKING:
@@ -72,21 +79,33 @@ def train(
     fed: Federation,
     *,
     out: str | Path | None = None,
-    resume: bool = False,
+    resume: bool | str | Path | Result = False,
     data_job: dict[str, Any] | None = None,
     watch: Callable[[Event], None] | None = None,
     **options: Unpack[TrainOptions],
 ) -> Result:
     """Train one model across the parties of a federation.
 
-    The run is kept in the directory `out`, or in memory; `resume` continues a run that was stopped.
-    `watch` is called with every event of the run. `data_job` is the [data] table to keep in the run's job
-    file.
+    The run is kept in the directory `out`, or in memory; `resume` continues a run that was stopped, or with
+    more `rounds` one that had ended: True for the run in `out`, its directory, or its result.
+    `watch` is called with every event of the run; if it raises an exception, the run ends after that round,
+    and the exception has the result so far as `error.result`. `data_job` is the [data] table to keep in the
+    run's job file.
 
     A guard that hides updates leaves only metrics of all parties together. With `pace`, a round is a new
     version of the model; with `speed`, every round has a time on a virtual clock.
     """
     p = make_plan(fed, **options)
+    if isinstance(resume, Result):
+        if resume.directory is None:
+            raise bad(
+                "train", "resume", "a run in memory", "a run with a directory", "Train it with out='…'."
+            )
+        resume = resume.directory
+    if isinstance(resume, str | Path):
+        if out is not None and Path(out) != Path(resume):
+            raise bad("train", "out", out, f"left out, or {str(resume)!r}, the run to resume")
+        out, resume = resume, True
     if out is not None and not isinstance(out, str | Path):
         raise bad("train", "out", out, "a directory for the run, or None (keep it in memory)")
     if resume and out is None:
@@ -113,7 +132,15 @@ def train_side_by_side(
     with torch_settings(plans[0]), closing(_Training(plans, outs, jobs, watch, together)) as training:
         training.open(resume)
         training.run()
-        return training.finish()
+        results = training.finish()
+        for callback in plans[0].callbacks:
+            try:
+                callback.on_end(results[0])
+            except Exception as error:
+                training.failure = training.failure or error
+        if training.failure is not None:
+            raise _with_results(training.failure, results)
+        return results
 
 
 class _Training:
@@ -132,6 +159,8 @@ class _Training:
         self.first = plans[0]
         self.task, self.starts = prepare_stack(plans)
         self.journals: list[Journal] = []
+        self.failure: Exception | None = None  # of `watch`: the run ends after the round in which it failed
+        self.is_asked_to_stop = False  # by a callback
         self.timer = SaveTimer()
         self.stopping = [EarlyStopping(p) for p in plans]
         self.ended: list[int | None] = [None] * len(plans)  # the round after which early stopping ended a run
@@ -142,6 +171,15 @@ class _Training:
     def close(self) -> None:
         for journal in self.journals:
             journal.close()
+
+    def _observe(self, event: Event) -> None:
+        """Call `watch`; what it raises must not lose the model, so the run ends with what it has."""
+        if self.watch is None or self.failure is not None:
+            return
+        try:
+            self.watch(event)
+        except Exception as error:
+            self.failure = error
 
     # before the first round ---------------------------------------------------------------------------------
 
@@ -171,24 +209,41 @@ class _Training:
         self.trainer = trainer_class(self.first)(self.task, self.starts, self.plans, context)
         if not resume:
             for directory, job in zip(self.directories, self.jobs):
-                self.journals.append(Journal.create(directory, job, self.watch))
+                self.journals.append(Journal.create(directory, job, self._observe))
             for i, journal in enumerate(self.journals):
                 if journal.directory is not None:
                     write_release(journal.directory, self._release(i))
         self.start_round: int = metadata.get("round", 0)
         if not self.start_round:
             self._write_start()
+        if self.failure is not None:  # nothing was trained
+            raise self.failure
+        for callback in self.first.callbacks:
+            callback.on_start(self.jobs[0])
         self._open_accounts(context.pending is not None)
 
     def _reopen(self) -> tuple[list[State], dict[str, Any]]:
         """Reopen the journal of one run that was stopped; return its state, and what was saved with it."""
         (directory,), (job,) = self.directories, self.jobs
         assert directory is not None
-        _check_same_job(directory, job)
+        more = check_same_job(directory, job, may_extend=True)
         prints = fingerprints(self.first, self.starts[0], self.task)
-        journal, state, metadata = Journal.resume(
-            directory, self.watch, lambda events: _check_same_inputs(directory, events, prints)
-        )
+
+        def agree(events: list[Event]) -> None:
+            check_same_inputs(directory, events, prints)
+            if more:
+                check_extension(directory, self.first)
+
+        if more:
+            state, metadata = load_state(directory)
+            journal = Journal.rewind(
+                directory, count_events_before_end(directory, metadata), self._observe, agree
+            )
+            import tomli_w
+
+            write_atomic(directory / "job.toml", tomli_w.dumps(job))
+        else:
+            journal, state, metadata = Journal.resume(directory, self._observe, agree)
         self.journals.append(journal)
         return [] if state is None else [state], metadata or {}
 
@@ -196,7 +251,7 @@ class _Training:
         """Reopen the journals of a stack that was stopped, at the moment at which it was saved as a whole."""
         for directory, job in zip(self.directories, self.jobs):
             if directory is not None and (directory / "job.toml").exists():
-                _check_same_job(directory, job)
+                check_same_job(directory, job)
         states: list[Any] = [None] * len(self.plans)
         metadata: dict[str, Any] = {}
         if together.exists():
@@ -204,13 +259,13 @@ class _Training:
         for i, (directory, job, p) in enumerate(zip(self.directories, self.jobs, self.plans)):
             events: Any = metadata["events"][i] if metadata else 0  # their number; in memory, they themselves
             if directory is None:
-                self.journals.append(Journal(None, self.watch))
+                self.journals.append(Journal(None, self._observe))
                 self.journals[i].events = [decode_nonfinite(e) for e in (events if metadata else ())]
             elif not events and not (directory / "job.toml").exists():
-                self.journals.append(Journal.create(directory, job, self.watch))
+                self.journals.append(Journal.create(directory, job, self._observe))
             else:
-                check = partial(_check_same_inputs, directory, now=fingerprints(p, self.starts[i], self.task))
-                self.journals.append(Journal.rewind(directory, events, self.watch, check))
+                check = partial(check_same_inputs, directory, now=fingerprints(p, self.starts[i], self.task))
+                self.journals.append(Journal.rewind(directory, events, self._observe, check))
                 states[i] = states[i] or (load_state(directory)[0] if events else None)
         return states if all(s is not None for s in states) else [], metadata
 
@@ -229,6 +284,7 @@ class _Training:
                 device=p.device,
                 rounds=p.rounds,
                 **({} if p.metric is None else {"metric": p.metric}),
+                **({"own_metrics": own} if (own := _own_names(p)) else {}),
                 effective_update=p.effective_update,
                 fingerprints=fingerprints(p, self.starts[i], self.task)
                 if self.directories[i] is not None and p.private is None
@@ -294,10 +350,22 @@ class _Training:
                 seconds, clock = (time.perf_counter() - clock) / len(running), time.perf_counter()
                 for i in running:
                     self._write_round(i, records[i], seconds)
+                if self.failure is not None:
+                    self._end(records[0].round)
+                    self._save_stack(records[0].round)
+                    break
+                if self.is_asked_to_stop:
+                    self._end(records[0].round)
+                    for journal in self.journals:
+                        text = f"a callback ended training after round {records[0].round}"
+                        journal.event("note", text=text)
+                    self._save(0, records[0].round, force=True)
+                    if not self._can_stop():
+                        break
                 if None not in self.ended:
                     self.trainer.stop()
                 self._save_stack(records[0].round)
-        if self.last < self.first.rounds:
+        if self.last < self.first.rounds and self.failure is None and not self.is_asked_to_stop:
             for journal in self.journals:
                 journal.event("note", text=guards.explain_stop(self.accounts, self.last, self.first.rounds))
 
@@ -306,11 +374,17 @@ class _Training:
         event = record.event()
         if len(p.fed) > EACH and r != self.last:
             event.pop("parties", None)
-        if r != self.last and p.patience is None:  # with early stopping, any round may be the best
+        # with early stopping, any round may be the best, and with callbacks the last
+        if r != self.last and p.patience is None and not p.callbacks:
             event = {k: v for k, v in event.items() if k not in DETAILS}
         if account is not None and r:
             event["epsilon"] = account.epsilon()
+        model = self._callback_model(i) if p.callbacks and r else None
+        if model is not None:
+            event |= self._measure(event, model)
         journal.event("round", **event, seconds=seconds)
+        if model is not None:
+            self._call_back(journal.events[-1], model)
         # only where the model was evaluated: asking a GPU in every round would make it wait
         if not math.isfinite(event.get("loss", 0.0)):
             _note_divergence(journal, p, r)
@@ -322,6 +396,52 @@ class _Training:
         if r and self.together is None:
             is_last = r == self.last or self.ended[i] is not None
             self._save(i, r, force=is_last or self.trainer.saves_every_round)
+
+    def _callback_model(self, i: int) -> torch.nn.Module:
+        now = self._trainer_model(i)
+        return self.trainer.task.module_at(now["w"], now.get("buffers"))
+
+    def _measure(self, event: Event, model: torch.nn.Module) -> dict[str, float]:
+        """Return what callbacks add to the record of a round."""
+        found: dict[str, float] = {}
+        for callback in self.first.callbacks:
+            try:
+                measured = callback.measure(event, model)
+            except Exception as error:
+                self.failure = self.failure or error
+                return found
+            if other := set(measured) - set(callback.names):
+                self.failure = self.failure or BadParameter(
+                    f"callbacks: {type(callback).__name__}.measure returned {sorted(other)}, which are not "
+                    "in its `names`."
+                )
+                return found
+            found |= {name: float(value) for name, value in measured.items()}
+        return found
+
+    def _call_back(self, event: Event, model: torch.nn.Module) -> None:
+        """Call all callbacks after a round; one that asks to stop does not keep the others from it."""
+        for callback in self.first.callbacks:
+            if self.failure is not None:
+                return
+            try:
+                if callback.on_round_end(dict(event), model):
+                    self.is_asked_to_stop = True
+            except Stop:
+                self.is_asked_to_stop = True
+            except Exception as error:
+                self.failure = error
+
+    def _can_stop(self) -> bool:
+        """Whether the trainer ends by itself when it is told to, and tells its parties."""
+        p = self.first
+        return p.pace is None and p.topology is None and not p.algorithm.sees_each
+
+    def _end(self, r: int) -> None:
+        """End all runs after round r, as they are."""
+        for i, end in enumerate(self.ended):
+            if end is None:
+                self.ended[i], self.final[i] = r, self.trainer.save(i)
 
     def _trainer_model(self, i: int) -> State:
         buffers = self.trainer.buffers
@@ -378,7 +498,12 @@ class _Training:
     def finish(self) -> list[Result]:
         for i, (p, journal) in enumerate(zip(self.plans, self.journals)):
             is_drawn = any(e["kind"] == "landscape" for e in journal.events)
-            if p.landscape and not is_drawn and torch.isfinite(self._model(i)["w"]).all():
+            if (
+                p.landscape
+                and not is_drawn
+                and self.failure is None
+                and torch.isfinite(self._model(i)["w"]).all()
+            ):
                 journal.event("landscape", **self.trainer.landscape(i))
         results = [self._finish_run(i) for i in range(len(self.plans))]
         if self.together is not None:  # a run with a directory has its last state there
@@ -390,7 +515,8 @@ class _Training:
         trainer, p, journal = self.trainer, self.plans[i], self.journals[i]
         stopping, last = self.stopping[i], self._last_round(i)
         metrics, ledger = _last_metrics(journal.events, p.metric, stopping.round), self._ledger(i)
-        if not any(e["kind"] == "end" for e in journal.events):
+        # without an "end", a run that `watch` ended can be resumed
+        if self.failure is None and not any(e["kind"] == "end" for e in journal.events):
             if stopping.round:
                 journal.event(
                     "stop",
@@ -402,6 +528,8 @@ class _Training:
                 )
             if stopping.round or stopping.is_blind:
                 journal.event("note", text=stopping.explain(last))
+            if isinstance(p.algorithm, FedLBFGSCV):
+                journal.event("note", text=describe_penalty(p.algorithm, trainer.save(i)))
             seconds = sum(e["seconds"] for e in journal.events if e["kind"] == "round")
             journal.event("end", metrics=metrics, seconds=seconds)
         final = self._model(i)
@@ -436,7 +564,10 @@ class _Training:
         pipeline = p.fed.pipeline if self.trainer.pipeline is None else self.trainer.pipeline
         if p.label_counts and pipeline is not None:  # as the preparation of real parties leaves them there
             pipeline = replace(pipeline, label_counts=p.label_counts)
-        return Release.of(p.model, p.fed, pipeline, p.threshold, versions=versions(__version__))
+        usual = p.loss in ("cross_entropy", "mse", "focal", "mae", "huber")
+        loss = {} if usual else {"loss": loss_name(p.loss)}
+        metadata = {"versions": versions(__version__), **reading_of(self.jobs[i].get("data")), **loss}
+        return Release.of(p.model, p.fed, pipeline, p.threshold, **metadata)
 
     def _ledger(self, i: int) -> Ledger:
         """Return who saw what in run i, and what privacy it spent."""
@@ -470,6 +601,23 @@ class _Training:
         return ledger
 
 
+def _own_names(p: Plan) -> list[str]:
+    """Return the names of the user's own metrics."""
+    own = () if p.metrics is None else p.metrics.names
+    of_clients = () if p.client is None else own_names(p.client)
+    return [*own, *of_clients, *(name for callback in p.callbacks for name in callback.names)]
+
+
+def _with_results(error: Exception, results: list[Result]) -> Exception:
+    """Return the exception with the results of the rounds before it, and a note that says so."""
+    error.result = results[0] if len(results) == 1 else results  # type: ignore[attr-defined]
+    last = max((row["round"] for row in results[0].history), default=0)
+    where = results[0].directory
+    more = "" if where is None else f" Resume it with out={str(where)!r}, resume=True."
+    error.add_note(f"training ended after round {last}; the model so far is error.result.model.{more}")
+    return error
+
+
 def _has_exact_statistics(p: Plan) -> bool:
     """Whether rows of a table were encoded by statistics of theirs that no ε of the ledger covers."""
     if p.fed.spent is not None:
@@ -489,6 +637,8 @@ def _describe_preset(p: Plan) -> list[str]:
         return []
     values = ", ".join(f"{name}={getattr(p, name)!r}" for name in p.preset if name != "l2")
     l2 = f"{L2_ROWS:g}/(training rows of all parties)" if p.l2 is None else f"{p.l2:.3g}"
+    if isinstance(p.algorithm, FedLBFGSCV):
+        l2 = "cross-validated"
     return [f"chosen for this table (options you give replace them): {values}, l2={l2}"]
 
 
@@ -498,8 +648,9 @@ def _last_metrics(events: list[Event], asked: str | None, best_round: int = 0) -
     With early stopping the model is that of `best_round`.
     """
     tested = [e for e in events if e["kind"] == "round" and e["round"] > 0 and "loss" in e]
-    if not tested:
-        return {}  # nobody held any rows back
+    if not tested:  # nobody held any rows back; parties with loops of their own may send metrics
+        last = next((e for e in reversed(events) if e["kind"] == "round"), {})
+        return {k: v for k, v in last.items() if k.startswith("client_")}
     last = next(e for e in reversed(tested) if best_round in (0, e["round"]))
     metrics = {k: v for k, v in last.items() if isinstance(v, float) and k not in ("seconds", "clock")}
     metric = judged_by(metrics, asked)
@@ -598,59 +749,4 @@ def _note_divergence(journal: Journal, p: Plan, r: int) -> None:
             text=f"diverged: the model of {p.label} is no longer finite after round {r}. Use a smaller "
             "learning rate (lr is "
             f"{p.algorithm.lr:g}).{scale}",  # type: ignore[attr-defined]
-        )
-
-
-def fingerprints(p: Plan, start: State, task: Task) -> dict[str, str]:
-    """Return digests of the rows, their partition and the initial model: a resumed run must have the same."""
-
-    def digest(*tensors: torch.Tensor) -> str:
-        h = hashlib.blake2b(digest_size=16)
-        for t in tensors:
-            h.update(f"{t.dtype} {tuple(t.shape)}".encode())
-            h.update(
-                t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data if t.numel() else b""
-            )
-        return h.hexdigest()
-
-    return {
-        "data": digest(*p.fed.rows, *p.fed.train, *p.fed.held, *p.fed.test),
-        "model": digest(*start.values(), *task.constants().values()),
-    }
-
-
-def _check_same_inputs(out: Path, events: list[Event], now: dict[str, str]) -> None:
-    before = next((e.get("fingerprints") for e in events if e["kind"] == "start"), None) or {}
-    changed = [name for name in before if before[name] != now.get(name)]
-    if changed:
-        what = " and ".join(
-            {"data": "the data (rows, or who holds them)", "model": "the model it starts from"}[name]
-            for name in changed
-        )
-        raise BadRun(
-            f"{out} cannot be resumed: {what} changed since it was started. Give the same as at its "
-            "start, or start a new directory."
-        )
-
-
-def _check_same_job(out: Path, job: dict[str, Any]) -> None:
-    import tomli_w
-
-    if not (out / "job.toml").exists():
-        raise BadRun(f"{out} holds no run to resume: there is no job.toml in it. Start it without resume.")
-    try:
-        before, now = tomllib.loads((out / "job.toml").read_text()), tomllib.loads(tomli_w.dumps(job))
-    except ValueError as error:
-        raise BadRun(f"{out / 'job.toml'} cannot be read: {error}. {RESTART_HINT}") from error
-    if before != now:
-        where = []
-        for name in {*now, *before}:
-            a, b = now.get(name, {}), before.get(name, {})
-            if isinstance(a, dict) and isinstance(b, dict):
-                where += [f"{name}.{k}" for k in {*a, *b} if a.get(k) != b.get(k)]
-            elif a != b:  # a list of tables: [[guard]]
-                where.append(name)
-        raise BadRun(
-            f"{out} holds another run: it differs in {', '.join(sorted(where))}. Resume with the same "
-            "settings, or start a new directory."
         )

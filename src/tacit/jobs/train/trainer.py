@@ -182,7 +182,8 @@ def evaluates(p: Plan, r: int, last: int) -> bool:
 
     A budget may end a run before its planned last round; what ε covers follows the contract all the same.
     """
-    return p.reports and (p.evaluates(r) or (r == last and not p.noisy_figures))
+    can = p.reports if p.client is None else len(p.fed.test.y) > 0
+    return can and (p.evaluates(r) or (r == last and not p.noisy_figures))
 
 
 def make_record(
@@ -228,5 +229,5 @@ def make_record(
         clock,
         {**of_guard, **facts},
         sampled=n * p.talks,
-        tested=len(p.fed) if p.talks and evaluates(p, r, last) else 0,
+        tested=len(p.fed) if p.talks and p.client is None and evaluates(p, r, last) else 0,
     )

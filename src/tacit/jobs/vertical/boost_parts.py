@@ -1,6 +1,6 @@
 """One party's part of boosted trees over columns of several parties, and its file.
 
-FOLDER/part.json     {"format": 1, "kind": "boost", "party": …, "bins": …, "splits": …, "trees": …}
+FOLDER/part.json     {"format": 2, "kind": "boost", "party": …, "bins": …, "splits": …, "trees": …}
 
 Every part has the shape of the trees and the party's own splits. Values of leaves, gains and the constant are
 in the label holder's part only. Nobody has the splits of another party.
@@ -17,18 +17,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ...boost.objectives import OBJECTIVES, Objective
 from ...boost.vertical_bins import OwnBins, OwnSplit
 from ...boost.vertical_grower import LEAF, VerticalTree
+from ...crypto.prg import KEY
 from ...errors import BadData, MissingFiles
 from ...files import write_atomic
-from .boost_programs import check_tree, to_trees
+from ...mpc.leaf_scores import draw_mask
+from .boost_programs import check_tree, count_leaves, leaf_words, mark_trees, to_trees
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 1
+FORMAT = 2
 KIND = "boost"
 
 
@@ -52,6 +56,8 @@ class BoostPart:
     labels: tuple[str, ...] = ()
     label: str = ""
     losses: tuple[float, ...] = ()
+    masked: tuple[int, ...] = ()  # at the others: the values of leaves under the mask of training
+    leaf_key: str = ""  # at the label holder: the key of this mask
 
     @property
     def has_label(self) -> bool:
@@ -76,6 +82,47 @@ class BoostPart:
         if not self.splits:
             return np.zeros((len(frame), 0), dtype=bool)
         return np.stack([split.sides(codes) for split in self.splits], axis=1)
+
+    @property
+    def leaf_outputs(self) -> list[int]:
+        """The output that each leaf adds to."""
+        return [k % self.outputs for k, t in enumerate(self.trees) for o in t.owner if o == LEAF]
+
+    @property
+    def mask(self) -> Tensor:
+        """At the label holder: the words that hide the values of leaves."""
+        return draw_mask(bytes.fromhex(self.leaf_key), len(self.leaf_outputs))
+
+    @property
+    def leaves(self) -> Tensor:
+        """The values of leaves as words: at the label holder as they are, at the others masked."""
+        if self.has_label:
+            return leaf_words(self.trees, self.base or 0.0)
+        return torch.tensor(self.masked, dtype=torch.int64)
+
+    @property
+    def mark(self) -> str:
+        """A digest that is the same at all parties: of the trees, and the masked values of leaves.
+
+        The label holder computes it from its values, so that those of another model are refused.
+        """
+        masked = self.leaves - self.mask if self.has_label else self.leaves
+        return mark_trees(self.trees, masked.tolist())
+
+    def conditions(self, frame: pd.DataFrame) -> np.ndarray:
+        """Return whether this party's own conditions of each leaf hold: rows × leaves, int64."""
+        left = self.goes_left(frame)
+        found = []
+        for tree in self.trees:
+            holds = {0: np.ones(len(frame), dtype=bool)}
+            for node, owner in enumerate(tree.owner):  # children come after their parents
+                if owner == LEAF:
+                    continue
+                for side, child in ((True, tree.left[node]), (False, tree.left[node] + 1)):
+                    own = left[:, tree.split[node]] == side if owner == self.place else True
+                    holds[child] = holds[node] & own
+            found += [holds[node] for node, owner in enumerate(tree.owner) if owner == LEAF]
+        return np.stack(found, axis=1).astype(np.int64) if found else np.zeros((len(frame), 0), np.int64)
 
     def factors(self, frame: pd.DataFrame) -> np.ndarray:
         """Return this party's factor of each term: rows × terms.
@@ -126,7 +173,10 @@ class BoostPart:
                 "labels": list(self.labels),
                 "label": self.label,
                 "losses": list(self.losses),
+                "leaf_key": self.leaf_key,
             }
+        else:
+            own["masked"] = list(self.masked)
         return own
 
     def write(self, folder: Path) -> Path:
@@ -173,9 +223,27 @@ class BoostPart:
                 labels,
                 str(t["label"]) if has_label else "",
                 tuple(float(v) for v in t["losses"]) if has_label else (),
+                () if has_label else _read_masked(t),
+                _read_key(t) if has_label else "",
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise BadData(f"{where} is no part of boosted trees, or it is damaged: {error!r:.200}.") from None
+
+
+def _read_masked(t: Mapping[str, Any]) -> tuple[int, ...]:
+    masked = tuple(t["masked"])
+    if len(masked) != count_leaves(t["trees"]) or not all(
+        type(v) is int and -(1 << 63) <= v < 1 << 63 for v in masked
+    ):
+        raise ValueError("masked values of other leaves")
+    return masked
+
+
+def _read_key(t: Mapping[str, Any]) -> str:
+    key = str(t["leaf_key"])
+    if len(bytes.fromhex(key)) != KEY:
+        raise ValueError("no key of the leaves")
+    return key
 
 
 @dataclass(frozen=True)
@@ -231,6 +299,7 @@ class HelperPart:
     rows: int
     job: str
     mark: str
+    leaf_key: str
 
     def to_dict(self) -> dict[str, Any]:
         return {"format": FORMAT, "kind": KIND, "is_helper": True, **asdict(self)}
@@ -249,7 +318,13 @@ class HelperPart:
             if t["label_at"] not in names or len(names) < 2:
                 raise ValueError("a label at no party")
             return cls(
-                str(t["party"]), names, str(t["label_at"]), int(t["rows"]), str(t["job"]), str(t["mark"])
+                str(t["party"]),
+                names,
+                str(t["label_at"]),
+                int(t["rows"]),
+                str(t["job"]),
+                str(t["mark"]),
+                _read_key(t),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise BadData(f"{where} is no part of boosted trees, or it is damaged: {error!r:.200}.") from None
@@ -316,4 +391,6 @@ def make_part(
         tuple(result.get("labels", ())),
         label,
         tuple(result.get("losses", ())),
+        tuple(result.get("masked", ())),
+        str(result.get("leaf_key", "")),
     )

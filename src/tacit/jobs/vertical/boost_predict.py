@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import torch
 from ...boost.objectives import OBJECTIVES
 from ...data.table_files import write_table
 from ...errors import BadData, BadKit, BadParameter, MissingFiles, ProtocolError
+from ...mpc import leaf_transfers
 from ...mpc.leaf_scores import add_leaves, encode, help_leaves
 from ...parameters import bad, nearest
 from ...parties.ledger import Ledger
@@ -25,7 +27,7 @@ from ...runtimes.choose import choose_runtime
 from ...stats.columns import text_of
 from ..kit_run import telling
 from .boost_parts import BoostPart, HelperPart, is_part, read_any
-from .boost_programs import mark_shapes
+from .boost_programs import find_unit
 from .joint_prediction import check_output, predict_with_kit
 from .regress_deployed import match_rows
 from .split_deployed import check_same_job
@@ -41,9 +43,19 @@ OPENED = (
     "helper colludes with none."
 )
 
+OPENED_WITHOUT_HELPER = (
+    "OPENED: one party learned the score of each shared row. Nobody learned another's columns, splits or "
+    "values of leaves, or which leaf a row reaches, beyond what the scores imply. Semi-honest parties; "
+    "oblivious transfers under computational Diffie-Hellman, without a helper."
+)
 
-class ScoreClasses(Message, reveals="the names of the label's classes, to whom gets the predictions"):
+
+class ScoreClasses(
+    Message,
+    reveals="the names of the label's classes and the unit of the scores, to whom gets the predictions",
+):
     labels: list[str]
+    unit: float
 
 
 def _digest(job: str, rows: int, mark: str, receiver: str) -> str:
@@ -67,7 +79,7 @@ async def run_helper(
     receiver = _check_receiver(own, receiver)
     me.ledger.stamp(OPENED)
     await check_same_job(me, (*own.parties, me.name), _digest(own.job, own.rows, own.mark, receiver), wait)
-    return {"rows": await help_leaves(me, own.parties, me.name), "notes": []}
+    return {"rows": await help_leaves(me, own.parties, bytes.fromhex(own.leaf_key)), "notes": []}
 
 
 async def run_prediction(
@@ -91,42 +103,55 @@ async def run_prediction(
     if not file:
         raise BadData(f"{me.name!r} takes part in this prediction; give the file with its rows (--file).")
     receiver, names = _check_receiver(part, receiver), list(part.parties)
-    me.ledger.stamp(OPENED)
-    mark = _digest(part.job, part.rows, mark_shapes(part.trees), receiver)
-    await check_same_job(me, (*names, part.helper), mark, wait)
+    me.ledger.stamp(OPENED if part.helper else OPENED_WITHOUT_HELPER)
+    mark = _digest(part.job, part.rows, part.mark, receiver)
+    await check_same_job(me, (*names, *([part.helper] if part.helper else [])), mark, wait)
     entry = {"id": part.id, "duplicates": duplicates}
     columns = part.bins.bins.names
-    frame, notes = await match_rows(me, file, entry, names, kit, columns, needed=[part.id])
+    frame, notes, _ = await match_rows(me, file, entry, names, kit, columns, needed=[part.id])
     notes = [*_note_new_values(part, frame, file), *notes]
-    factors = torch.from_numpy(part.factors(frame))
-    total = await add_leaves(
-        me,
-        names,
-        part.helper,
-        receiver,
-        encode(factors, me.name) if part.has_label else factors.long(),
-        [term.tree % part.outputs for term in part.terms],
-        0.0 if part.base is None else part.base,
-    )
-    labels = await _exchange_labels(me, part, receiver)
+    unit = find_unit(part.trees, part.base or 0.0) if part.has_label else 1.0
+    base = 0.0 if part.base is None else part.base / unit
+    if part.helper:
+        own, mask = torch.from_numpy(part.conditions(frame)), part.mask if part.has_label else None
+        total = await add_leaves(
+            me, names, part.helper, receiver, own, part.leaf_outputs, part.leaves, mask, base
+        )
+    else:
+        factors = torch.from_numpy(part.factors(frame))
+        own = encode(factors / unit, me.name) if part.has_label else factors.long()
+        order = [part.label_at, *(n for n in names if n != part.label_at)]
+        places = [term.tree % part.outputs for term in part.terms]
+        total = await leaf_transfers.add_leaves(me, order, receiver, own, places, base)
+    labels, unit = await _exchange_labels(me, part, receiver, unit)
     if total is None:
         return {"rows": len(frame), "notes": notes}
-    write(Path(out), part, labels, frame[part.id].to_numpy(dtype=object), total.numpy())
+    write(Path(out), part, labels, frame[part.id].to_numpy(dtype=object), total.numpy() * unit)
     return {"rows": len(frame), "out": out, "notes": notes}
 
 
-async def _exchange_labels(me: Party, part: BoostPart, receiver: str) -> tuple[str, ...]:
+async def _exchange_labels(
+    me: Party, part: BoostPart, receiver: str, unit: float
+) -> tuple[tuple[str, ...], float]:
+    """The names of classes and the unit of scores, at the receiver."""
     if receiver == part.label_at:
-        return part.labels
+        return part.labels, unit
     if part.has_label:
-        await me.send(receiver, ScoreClasses(list(part.labels)))
+        await me.send(receiver, ScoreClasses(list(part.labels), unit))
     if me.name != receiver:
-        return ()
-    labels = tuple((await me.recv(part.label_at, ScoreClasses)).labels)
+        return (), unit
+    return read_classes(part, await me.recv(part.label_at, ScoreClasses))
+
+
+def read_classes(part: BoostPart, message: ScoreClasses) -> tuple[tuple[str, ...], float]:
+    """The names of classes and the unit of scores that the label holder sent."""
+    labels, unit = tuple(message.labels), message.unit
+    if not 1 <= unit < math.inf or math.frexp(unit)[0] != 0.5:
+        raise ProtocolError(f"{part.label_at!r} sent {unit} as the unit of scores; expected a power of two.")
     needed = {"binary": 2, "multiclass": part.outputs}.get(part.objective_name, 0)
     if len(labels) != needed:
         raise ProtocolError(f"{part.label_at!r} sent {len(labels)} names of classes; expected {needed}.")
-    return labels
+    return labels, unit
 
 
 def _note_new_values(part: BoostPart, frame: pd.DataFrame, file: str) -> list[str]:
@@ -138,8 +163,8 @@ def _note_new_values(part: BoostPart, frame: pd.DataFrame, file: str) -> list[st
         new = {text_of(v) for v in frame[feature.name].dropna().unique()} - set(feature.levels)
         if new:
             notes.append(
-                f"{file}, column {feature.name!r}: {len(new)} values are not among the levels of training, "
-                f"like {min(new)!r:.60}; they count as 'other'."
+                f"{file}, column {feature.name!r}: {len(new)} values are not among the levels of training "
+                f"(new, or rare there), like {min(new)!r:.60}; they count as 'other'."
             )
     return notes
 
@@ -181,7 +206,7 @@ def predict_part(
         kit,
         run_prediction,
         writer,
-        (*part.parties, helper),
+        (*part.parties, *([helper] if helper else [])),
         folder,
         file,
         out,
@@ -241,10 +266,18 @@ def predict_here(
         )
         for n, (_, place) in parts.items()
     }
-    helper = HelperPart(
-        first.helper, first.parties, first.label_at, first.rows, first.job, mark_shapes(first.trees)
-    )
-    programs[first.helper] = functools.partial(run_helper, part=helper.to_dict(), receiver=receiver)
+    if first.helper:
+        holder = parts[first.label_at][0]
+        helper = HelperPart(
+            first.helper,
+            first.parties,
+            first.label_at,
+            first.rows,
+            first.job,
+            holder.mark,
+            holder.leaf_key,
+        )
+        programs[first.helper] = functools.partial(run_helper, part=helper.to_dict(), receiver=receiver)
     results = choose_runtime("predict", runtime, all_stay=True).run_sync(programs, ledger=ledger)
     return {
         "rows": results[first.label_at]["rows"],

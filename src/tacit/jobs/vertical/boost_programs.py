@@ -1,12 +1,19 @@
 """The programs of boosted trees over columns of several parties: label holder, holders of columns, helper.
 
-The protocol is `mpc/histograms.py`, the trees are `boost/vertical_grower.py`; here they meet.
+The protocols are `mpc/histograms.py` (secret shares) and `mpc/encrypted_histograms.py` (homomorphic
+encryption), the trees are `boost/vertical_grower.py`; here they meet. With backend="auto" the label holder
+chooses by cost (`boost_cost.py`):
+
+    holder of columns                                  label holder                                helper
+      |--- CellCount(columns, cells) ------------------->|
+      |<-- BackEnd("shares" or "he") --------------------|---------------------------------------->|
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
@@ -15,26 +22,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...boost.encrypted_rows import add_encrypted_rows
 from ...boost.kernels import multiply_words
 from ...boost.splits import SplitRules
 from ...boost.vertical_bins import OwnBins, OwnSplit, to_permuted
-from ...boost.vertical_grower import HELD_OUT, Grower, VerticalRules, VerticalTree, find_records
-from ...config.vertical_boost import VerticalBoostConfig
+from ...boost.vertical_grower import HELD_OUT, LEAF, Grower, VerticalRules, VerticalTree, find_records
+from ...config.vertical_boost import BACKENDS, VerticalBoostConfig
+from ...crypto.prg import KEY
 from ...errors import BadData, ProtocolError
-from ...mpc import histograms
-from ...mpc.histogram_terms import HistogramTerms, Layout, TreeShapes
-from ...mpc.histograms import LabelSide
+from ...mpc import encrypted_histograms, histograms
+from ...mpc.encrypted_histograms import EncryptedLabelSide
+from ...mpc.histogram_terms import HistogramTerms, Layout, LeafKey, MaskedLeaves, SumsEnd, TreeShapes
+from ...mpc.histograms import COLUMNS, LabelSide
+from ...mpc.leaf_scores import MOST, draw_mask, encode
 from ...parties.message import Message
 from ...parties.party import Party
 from ...stats.columns import text_of
+from .boost_cost import Sizes, choose_backend
 
 POISSON_STEP = 0.7  # as XGBoost's default
 MOST_ROWS = 1 << 20
 MOST_CLASSES = 256
 ASSUMES = (
     "SEMI-HONEST: the secrets hold if every party follows its program and the helper colludes with no other "
-    "party. A label holder that deviates can choose numbers and rows so that sums and sides show single rows "
-    "of the others; a holder of columns that deviates can corrupt the trees."
+    "party. A label holder that deviates can choose numbers and rows so that sums and sides show the "
+    "anonymous bins of every row of the others; a holder of columns that deviates can corrupt the trees."
 )
 SUMS = (
     "OPENED: the label holder learned the sums of its gradients, Hessians and rows over each anonymous bin "
@@ -51,10 +63,36 @@ SPLITS = (
 )
 
 
+HE_ASSUMES = (
+    "SEMI-HONEST: the secrets hold if every party follows its program, under ring learning with errors (BFV, "
+    "128 bits) and computational Diffie-Hellman; there is no helper. A label holder that deviates can choose "
+    "numbers, rows and keys so that sums and sides show the anonymous bins of every row of the others; a "
+    "holder of columns that deviates can corrupt the trees, and may learn "
+    "gradients from the splits that follow."
+)
+MOST_CELLS = 1 << 20  # of a holder
+# kinds of messages that tell the label holder something of a holder's columns, or a holder something of the
+# label: which of its columns are split where. With other columns for the same job it would learn more
+ANSWERS = frozenset(
+    {"SumShares", "PaddedSums", "SplitSides", "Correlations", "SplitRequest", "ChosenSplits", "TreeShapes"}
+)
+# kinds that differ if they are made again: encryptions of the same words, and keys for them
+ENCRYPTED = frozenset({"EncryptionKey", "EncryptedMasks", "EncryptedSums"})
+
+
 class LabelShape(
     Message, reveals="the objective's number of trees in each round: the classes, if there are more than two"
 ):
     outputs: int
+
+
+class CellCount(Message, reveals="how many columns the sender has, and how many cells they have together"):
+    columns: int
+    cells: int
+
+
+class BackEnd(Message, reveals="whether secret shares or homomorphic encryption is cheaper"):
+    name: str
 
 
 class SumUnits(
@@ -89,6 +127,7 @@ def make_rules(settings: Mapping[str, Any]) -> VerticalRules:
         float(config.held_out or (HELD_OUT if config.early_stopping else 0.0)),
         config.early_stopping or 0,
         config.seed,
+        config.backend if config.backend != "auto" else "shares",
     )
 
 
@@ -119,6 +158,25 @@ async def _learn_outputs(me: Party, label_at: str, settings: Mapping[str, Any]) 
     return outputs
 
 
+def _is_open(settings: Mapping[str, Any], helper: str) -> bool:
+    """Whether the label holder chooses the back-end."""
+    return bool(settings["backend"] == "auto" and helper and settings["reveal"] == "sums")
+
+
+def fix_backend(settings: Mapping[str, Any], helper: str) -> dict[str, Any]:
+    """Replace backend="auto" where there is nothing to choose."""
+    if settings["backend"] != "auto" or _is_open(settings, helper):
+        return dict(settings)
+    return {**settings, "backend": "shares" if helper else "he"}
+
+
+async def _learn_backend(me: Party, label_at: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    name = (await me.recv(label_at, BackEnd)).name
+    if name not in BACKENDS:
+        raise ProtocolError(f"{label_at!r} chose the back-end {name!r:.40}; there are {', '.join(BACKENDS)}.")
+    return {**settings, "backend": name}
+
+
 async def hold_columns(
     me: Party,
     names: Sequence[str],
@@ -129,8 +187,11 @@ async def hold_columns(
     bins: Mapping[str, Any],
 ) -> dict[str, Any]:
     """A holder of columns. Returns its splits, and the shape of the trees."""
-    own = OwnBins.from_dict(bins)
+    own, settings = OwnBins.from_dict(bins), fix_backend(settings, helper)
     outputs = await _learn_outputs(me, label_at, settings)
+    if _is_open(settings, helper):
+        await me.send(label_at, CellCount(len(own.bins.widths), int((own.bins.widths + 1).sum())))
+        settings = await _learn_backend(me, label_at, settings)
     terms = make_terms(names, label_at, helper, len(codes), settings, outputs)
     stamp(me, settings)
     cells, splits = codes.numpy(), list[OwnSplit]()
@@ -142,10 +203,20 @@ async def hold_columns(
         return split.sides(cells)
 
     layout = Layout((own.bins.widths[order] + 1).tolist(), own.bins.is_category[order].tolist())
-    shapes = await histograms.hold_columns(me, terms, cells[:, order], layout, sides)
+    if settings["backend"] == "he":
+        shapes = await encrypted_histograms.hold_columns(
+            me, terms, cells[:, order], layout, sides, add_encrypted_rows
+        )
+    else:
+        shapes = await histograms.hold_columns(me, terms, cells[:, order], layout, sides)
     trees = check_shapes(shapes, len(names), names.index(me.name), len(splits))
+    masked = (await me.recv(label_at, MaskedLeaves)).values
+    if masked.dtype is not torch.int64 or tuple(masked.shape) != (count_leaves(trees),):
+        raise ProtocolError(f"{label_at!r} sent masked values of other leaves than the trees have.")
     plain = [s.to_dict(own.bins) for s in splits]
-    return {"splits": plain, "trees": trees, "rows": len(codes), "outputs": outputs}
+    found = {"splits": plain, "trees": trees, "rows": len(codes), "outputs": outputs}
+    found["masked"] = masked.tolist()
+    return {**found, "backend": settings["backend"]}
 
 
 def _shuffle(me: Party, count: int) -> np.ndarray:
@@ -154,7 +225,7 @@ def _shuffle(me: Party, count: int) -> np.ndarray:
 
 
 def stamp(me: Party, settings: Mapping[str, Any]) -> None:
-    me.ledger.stamp(ASSUMES)
+    me.ledger.stamp(HE_ASSUMES if settings["backend"] == "he" else ASSUMES)
     me.ledger.stamp(SUMS if settings["reveal"] == "sums" else SPLITS)
 
 
@@ -203,15 +274,25 @@ async def hold_label(
     labels: Sequence[str],
 ) -> dict[str, Any]:
     """The label holder. Returns the trees with values, and its own splits."""
-    own, rules = OwnBins.from_dict(bins), make_rules(settings)
-    outputs = len(labels) if rules.objective == "multiclass" else 1
+    own, settings = OwnBins.from_dict(bins), fix_backend(settings, helper)
+    outputs = len(labels) if settings["objective"] == "multiclass" else 1
+    holders = [n for n in names if n != me.name]
+    others = [*holders, *([helper] if helper else [])]
+    await me.send(others, LabelShape(outputs))
+    if _is_open(settings, helper):
+        settings = {**settings, "backend": await _choose(me, holders, settings, len(codes), outputs)}
+        await me.send(others, BackEnd(settings["backend"]))
+    # the values of leaves are fixed under this mask for all predictions to come (mpc/leaf_scores.py)
+    key = (await me.recv(helper, LeafKey)).key if helper else me.secret.bytes(KEY)
+    if len(key) != KEY:
+        raise ProtocolError(f"{helper!r} sent a key of {len(key)} bytes; expected {KEY}.")
+    rules = make_rules(settings)
     terms = make_terms(names, me.name, helper, len(codes), settings, outputs)
     stamp(me, settings)
-    await me.send([*terms.holders, helper], LabelShape(outputs))
-    side, order, hides = (
-        LabelSide(me, terms, multiply_words),
-        [me.name, *terms.holders],
-        settings["reveal"] == "splits",
+    is_encrypted, hides = settings["backend"] == "he", settings["reveal"] == "splits"
+    order = [me.name, *holders]
+    side: LabelSide | EncryptedLabelSide = (
+        EncryptedLabelSide(me, terms) if is_encrypted else LabelSide(me, terms, multiply_words)
     )
     grower = Grower(rules, side, order, codes.numpy(), own.bins, y.numpy(), labels, hides)
     if hides:
@@ -224,8 +305,14 @@ async def hold_label(
     shapes = TreeShapes(
         *([torch.tensor(getattr(t, key), dtype=torch.int32) for t in grown.trees] for key in _SHAPE)
     )
-    await side.finish(shapes, mark_shapes(grown.trees))
+    masked = mask_leaves(grown.trees, grown.base, key)
+    mark = mark_trees(grown.trees, masked.tolist())
+    await side.finish(shapes, mark)
+    await me.send(holders, MaskedLeaves(masked))
+    if is_encrypted and helper:
+        await me.send(helper, SumsEnd(mark))
     return {
+        "leaf_key": key.hex(),
         "splits": [s.to_dict(own.bins) for s in grown.splits],
         "trees": [asdict(t) for t in grown.trees],
         "base": grown.base,
@@ -233,7 +320,21 @@ async def hold_label(
         "losses": grown.losses,
         "best": grown.best,
         "rows": len(codes),
+        "backend": settings["backend"],
     }
+
+
+async def _choose(
+    me: Party, holders: Sequence[str], settings: Mapping[str, Any], rows: int, outputs: int
+) -> str:
+    """The cheaper back-end, from the numbers of columns and cells that holders announce."""
+    columns, cells = [], []
+    for name, message in (await me.gather(holders, CellCount)).items():
+        if not 0 <= message.columns <= COLUMNS or not 0 <= message.cells <= MOST_CELLS:
+            raise ProtocolError(f"{name!r} announced columns with cells that no table has.")
+        columns.append(message.columns)
+        cells.append(message.cells)
+    return choose_backend(Sizes(rows, tuple(columns), tuple(cells), outputs), make_rules(settings))
 
 
 _SHAPE = ("left", "owner", "split")
@@ -241,10 +342,21 @@ _SHAPE = ("left", "owner", "split")
 
 async def help_all(
     me: Party, names: Sequence[str], label_at: str, helper: str, settings: Mapping[str, Any], rows: int
-) -> str:
-    """The helper: deals randomness, and with reveal="splits" finds splits. Returns the trees' digest."""
+) -> dict[str, str]:
+    """The helper: deals randomness, and with reveal="splits" finds splits.
+
+    Returns the trees' digest, and the key of the mask of the leaves.
+    """
+    settings = fix_backend(settings, helper)
+    outputs = await _learn_outputs(me, label_at, settings)
+    if _is_open(settings, helper):
+        settings = await _learn_backend(me, label_at, settings)
     stamp(me, settings)
-    terms = make_terms(names, label_at, helper, rows, settings, await _learn_outputs(me, label_at, settings))
+    key = me.secret.bytes(KEY)
+    await me.send(label_at, LeafKey(key))
+    if settings["backend"] == "he":  # it only helps to predict
+        return {"mark": (await me.recv(label_at, SumsEnd)).mark, "leaf_key": key.hex()}
+    terms = make_terms(names, label_at, helper, rows, settings, outputs)
     rules = make_rules(settings).split
     scale = 1.0, 1.0
     if settings["reveal"] == "splits":
@@ -256,13 +368,36 @@ async def help_all(
     def search(layout: Layout, sums: np.ndarray, usable: np.ndarray | None) -> list[tuple[float, bytes]]:
         return find_records(layout.widths, layout.is_category, sums, usable, rules, scale)
 
-    return await histograms.help_sums(me, terms, multiply_words, search)
+    mark = await histograms.help_sums(me, terms, multiply_words, search)
+    return {"mark": mark, "leaf_key": key.hex()}
 
 
-def mark_shapes(trees: Sequence[VerticalTree]) -> str:
-    """A digest of the shape of the trees: the same at all parties of a model."""
-    plain = [[t.left, t.owner, t.split] for t in trees]
+def mark_trees(trees: Sequence[VerticalTree], masked: Sequence[int]) -> str:
+    """A digest of the shape of the trees and the masked values of leaves: the same at all parties."""
+    plain = [[[t.left, t.owner, t.split] for t in trees], [int(v) for v in masked]]
     return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
+
+
+def count_leaves(trees: Sequence[Mapping[str, Any]]) -> int:
+    return sum(o == LEAF for t in trees for o in t["owner"])
+
+
+def find_unit(trees: Sequence[VerticalTree], base: float) -> float:
+    """A power of two in which every score is below MOST: 1, unless a regression has large labels."""
+    largest = abs(base) + sum(max(map(abs, tree.value)) for tree in trees)
+    return float(2.0 ** max(0, math.frexp(largest / MOST)[1]))
+
+
+def leaf_words(trees: Sequence[VerticalTree], base: float) -> Tensor:
+    """The values of all leaves as words, at the label holder: tree after tree, in the order of nodes."""
+    values = [v for t in trees for v, o in zip(t.value, t.owner) if o == LEAF]
+    return encode(torch.tensor(values, dtype=torch.float64) / find_unit(trees, base), "the label holder")
+
+
+def mask_leaves(trees: Sequence[VerticalTree], base: float, key: bytes) -> Tensor:
+    """The values of leaves as the other parties keep them."""
+    words = leaf_words(trees, base)
+    return words - draw_mask(key, len(words))
 
 
 def to_trees(entries: Sequence[Mapping[str, Any]]) -> list[VerticalTree]:

@@ -40,6 +40,7 @@ class VerticalBoostResult(JobResult):
         "trees",
         "leaves",
         "best_round",
+        "backend",
         "importances",
         "losses",
         "notes",
@@ -49,6 +50,7 @@ class VerticalBoostResult(JobResult):
     ledger: Ledger = field(repr=False)
     best_round: int | None = None
     notes: tuple[str, ...] = ()
+    backend: str = ""  # how sums were hidden; empty if it was read from files
 
     @property
     def value(self) -> dict[str, BoostPart]:

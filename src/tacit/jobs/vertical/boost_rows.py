@@ -16,6 +16,7 @@ from ...data.vertical import Columns, Vertical
 from ...errors import BadData
 from ...parameters import bad, nearest
 from ...parties.ledger import Ledger
+from ...people import check_unique_names
 from ...stats.columns import _natural, is_number, text_of
 from .psi import align
 from .regress_design import take_complete_rows
@@ -131,9 +132,13 @@ def _from_frames(
         if on not in frame.columns:
             known = list(map(str, frame.columns))
             raise BadData(f"the table of {who!r} has no column {on!r} (on). {nearest(on, known)}")
+        check_names(frame, who)
     holders = [who for who, f in parties.items() if label in f.columns]
     if len(holders) != 1 or not label:
         raise bad(OWNER, "label", label, f"a column of exactly one party; {holders or 'none'} have it")
+    for who, frame in parties.items():
+        if len(frame.columns) < 2:
+            raise BadData(f"the table of {who!r} has no columns beside its id.")
     notes: list[str] = []
     tables = {}
     for who, frame in parties.items():
@@ -150,6 +155,17 @@ def _from_frames(
     y, labels = read_target(tables[holders[0]], label, objective)
     frames = {who: f[[c for c in f.columns if c not in (on, label)]] for who, f in tables.items()}
     return BoostRows(frames, {who: [] for who in frames}, y, labels, label, holders[0], on, notes)
+
+
+def check_names(frame: pd.DataFrame, who: str) -> None:
+    """Raise BadData unless the names of columns are different texts."""
+    check_unique_names(frame, f"the table of {who!r}")
+    others = [c for c in frame.columns if not isinstance(c, str)]
+    if others:
+        raise BadData(
+            f"the table of {who!r} has a column whose name is not a text: {others[0]!r}. Rename it: "
+            "frame.rename(columns=str)."
+        )
 
 
 def read_target(frame: pd.DataFrame, label: str, objective: str) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -142,7 +142,7 @@ async def run_party(
         await joined.helper(me, _terms(job, rows).to_dict())
         return {"people": rows, "answers": [], "folder": "", "notes": []}
     entry = parties[me.name]
-    frame, notes = await match_rows(me, file, entry, holders, kit, entry.get("columns", ()))
+    frame, notes, _ = await match_rows(me, file, entry, holders, kit, entry.get("columns", ()))
     me.ledger.stamp(MATCHED)
     terms = _terms(job, len(frame))
     folder = Path(kit) / "join" if kit else None

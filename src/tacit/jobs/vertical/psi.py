@@ -232,7 +232,8 @@ def check_join(owner: str, name: str, how: str, parties: int, both_learn: bool) 
             how,
             f"'inner' with {parties} parties",
             "For a left join each pair would have to learn which ids the two share, which the protocol for "
-            "several parties hides.",
+            "several parties hides. Use 'inner' for the people that all hold, or a left join of the first "
+            "party with one other.",
         )
     if how == "left" and not both_learn:
         raise bad(

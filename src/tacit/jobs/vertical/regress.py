@@ -40,6 +40,8 @@ def regress(
     label: str | None = None,
     time: str | None = None,
     event: str | None = None,
+    offset: Any = None,
+    weights: Any = None,
     ties: str = "efron",
     steps: int | None = None,
     publish: bool = False,
@@ -64,6 +66,10 @@ def regress(
     event). Tables are aligned by private set intersection; rows with missing values are left out.
 
     `family`: "gaussian", "binomial", "multinomial", "poisson" or "cox" (`ties`: "efron" or "breslow").
+    `offset` (added to the score, like log(exposure); not multinomial) and `weights` (of the variance, as in
+    statsmodels' var_weights; of Cox as lifelines' weights_col) name columns of the label's table, or are
+    arrays if the label is one. They stay with the label holder. `.metrics` has the likelihood, deviance, AIC,
+    BIC, pseudo-R² and the likelihood-ratio test, to 1e-7 per row.
     `.summary()` equals the pooled fit of statsmodels to 3e-5 standard errors, typically 1e-6. Randomness
     comes from a helper. Each party learns its own coefficients with their covariance, the label holder also
     the intercept; with `publish` every party learns all estimates. `steps` of Newton's method; `converged`
@@ -87,7 +93,7 @@ def regress(
         solver = "descent" if descent else "irls" if inference else "newton"
     if solver not in SOLVERS:
         raise bad("regress", "solver", solver, f"one of {', '.join(map(repr, SOLVERS))}")
-    columns = LabelColumns(label, time, event)
+    columns = LabelColumns(label, time, event, offset, weights)
     if solver == "irls":
         given = {"l2": l2, "lr": lr, "batch_size": batch_size, "epochs": epochs, "momentum": momentum}
         given |= {"test": test, "test_fraction": test_fraction, "test_scores": test_scores}
@@ -95,10 +101,10 @@ def regress(
             if value is not None and value is not False and value != 0:
                 raise bad("regress", name, value, "left out with solver='irls'")
         return fit_with_errors(parties, labels, family, on, columns, ties, steps, publish, runtime)
-    if columns.names or on is not None:
+    if columns.names or on is not None or offset is not None or weights is not None:
         raise bad(
             "regress",
-            "label",
+            "label, offset and weights",
             columns.names,
             f"left out with solver={solver!r}",
             "It takes tables of data.from_frame(…, id=…, label=…), or arrays with labels.",
@@ -138,14 +144,17 @@ def fit_with_errors(
     ledger = Ledger()
     rows = arrange(parties, labels, family, on, columns, runtime, ledger)
     names = tuple(dict.fromkeys((*rows.x, rows.label_at)))
-    terms = glm_terms.GlmTerms(names, rows.label_at, HELPER, len(rows.y), rows.family, ties, steps, publish)
+    terms = glm_terms.GlmTerms(
+        names, rows.label_at, HELPER, len(rows.y), rows.family, ties, steps, publish,
+        rows.offset is not None, rows.weights is not None,
+    )  # fmt: skip
     glm_terms.check_terms(terms)
     outcomes = len(rows.labels) - 1 if rows.family == "multinomial" else 1
     # checked here first, so that the error is raised as it is; each party's program checks again
     for who, x in rows.x.items():
         glm_terms.Whitening.of(who, x, rows.designs[who].terms)
-    glm_terms.encode_label(terms, rows.y, len(rows.labels) or None)
-    glm_terms.check_widths(terms, {who: x.shape[1] for who, x in rows.x.items()}, outcomes)
+    label = glm_terms.encode_label(terms, rows.y, len(rows.labels) or None, rows.offset, rows.weights)
+    glm_terms.check_widths(terms, label.facts, {who: x.shape[1] for who, x in rows.x.items()}, outcomes)
     settings = {**asdict(terms), "names": list(names)}  # plain types, for another process
     programs: dict[str, Any] = {HELPER: functools.partial(glm.helper, terms=settings)}
     for who in names:
@@ -157,6 +166,8 @@ def fit_with_errors(
             y=rows.y if is_holder else None,
             classes=(len(rows.labels) or None) if is_holder else None,
             columns=list(rows.designs[who].terms) if who in rows.designs else [],
+            offset=rows.offset if is_holder else None,
+            weights=rows.weights if is_holder else None,
         )
     results = choose_runtime("regress", runtime, all_stay=True).run_sync(programs, ledger=ledger)
     if results[rows.label_at]["collinear"]:
@@ -171,6 +182,7 @@ def fit_with_errors(
             len(rows.y),
             rows.designs.get(who, Design((), ())),
             rows.labels,
+            offset=columns.offset if isinstance(columns.offset, str) and who == rows.label_at else "",
         )
         for who in names
     }

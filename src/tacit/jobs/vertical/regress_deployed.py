@@ -64,22 +64,28 @@ def read(path: str | Path) -> dict[str, Any]:
             f"party; the job "
             f"has {', '.join(f'{k} at {v}' for k, v in found.items() if v) or 'none'}."
         )
+    (holder,) = next(iter(holders))
+    misplaced = [n for n, t in parties.items() if n != holder and {"offset", "weights"} & set(t)]
+    if misplaced:
+        raise BadJob(
+            f"{path}, parties.{misplaced[0]}: offset and weights belong to {holder!r}, with the label."
+        )
     return {"regress": settings, "parties": parties}
 
 
-def check_matched(path: str | Path, parties: Mapping[str, Any]) -> None:
-    """Refuse parties that are neither holders of a table nor the one helper."""
+def check_matched(path: str | Path, parties: Mapping[str, Any], needs_helper: bool = True) -> None:
+    """Refuse parties that are neither holders of a table nor the one helper, which may be left out."""
     for name, table in parties.items():
         if ("id" in table) == (table.get("helper") is True):
             raise BadJob(
                 f"{path}, parties.{name}: give id for a party with a table, or helper = true for one without."
             )
     holders, helpers = roles(parties)
-    if len(holders) < 2 or len(helpers) != 1:
+    if len(holders) < 2 or not int(needs_helper) <= len(helpers) <= 1:
         raise BadJob(
             f"{path}: there are {len(holders)} parties with an id and {len(helpers)} with helper = "
             f"true; there "
-            "must be at least 2, and 1."
+            f"must be at least 2, and {'1' if needs_helper else 'at most 1'}."
         )
 
 
@@ -90,14 +96,33 @@ def roles(parties: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def _label_columns(entry: Mapping[str, Any]) -> LabelColumns:
-    return LabelColumns(*(entry.get(key) for key in ("label", "time", "event")))
+    return LabelColumns(*(entry.get(key) for key in ("label", "time", "event", "offset", "weights")))
 
 
 class Matched(NamedTuple):
-    """A party's complete rows of the shared people, in the common order."""
+    """A party's complete rows of the shared people, in the common order; `rows`: their places."""
 
     frame: pd.DataFrame
     notes: list[str]
+    rows: list[int]
+
+
+def read_complete(
+    name: str,
+    file: str,
+    entry: Mapping[str, Any],
+    wanted: Sequence[str] | None = None,
+    needed: Sequence[str] | None = None,
+) -> tuple[pd.DataFrame, list[str]]:
+    """Read a party's table: its complete rows, one for each id, and notes; as for `match_rows`."""
+    frame = read_table(file, ids=(entry["id"],))
+    known = list(map(str, frame.columns))
+    for column in (*entry.get("drop", ()), entry["id"], *(wanted or ()), *(needed or ())):
+        if column not in known:
+            raise BadData(f"{file} has no column {column!r}. {nearest(column, known)}")
+    kept = [c for c in known if c not in entry.get("drop", ())]
+    frame = frame[kept if wanted is None else list(dict.fromkeys([entry["id"], *wanted]))]
+    return take_complete_rows(frame, name, entry["id"], entry.get("duplicates", "refuse"), needed=needed)
 
 
 async def match_rows(
@@ -114,16 +139,7 @@ async def match_rows(
     `wanted`: the columns to read; None: all but those it drops. `needed`: those that must have values in a
     row; None: all.
     """
-    frame = read_table(file, ids=(entry["id"],))
-    known = list(map(str, frame.columns))
-    for name in (*entry.get("drop", ()), entry["id"], *(wanted or ()), *(needed or ())):
-        if name not in known:
-            raise BadData(f"{file} has no column {name!r}. {nearest(name, known)}")
-    kept = [c for c in known if c not in entry.get("drop", ())]
-    frame = frame[kept if wanted is None else list(dict.fromkeys([entry["id"], *wanted]))]
-    frame, notes = take_complete_rows(
-        frame, me.name, entry["id"], entry.get("duplicates", "refuse"), needed=needed
-    )
+    frame, notes = read_complete(me.name, file, entry, wanted, needed)
     alignment = await align_rows(
         me, frame[entry["id"]].tolist(), parties=list(holders), policy=policy_in(kit)
     )
@@ -141,7 +157,7 @@ async def match_rows(
     for name, message in (await me.gather(others, RowOrder)).items():
         if message.mark != mark:
             raise ProtocolError(f"{name!r} and {me.name!r} have the shared people in different orders.")
-    return Matched(frame, notes)
+    return Matched(frame, notes, [int(k) for k in alignment.rows])
 
 
 async def run_party(
@@ -163,6 +179,8 @@ async def run_party(
             settings["ties"],
             settings["steps"],
             settings["publish"],
+            "offset" in parties[label_at],
+            "weights" in parties[label_at],
         )
         return {**asdict(made), "names": list(holders)}
 
@@ -176,7 +194,7 @@ async def run_party(
         return {"rows": rows, "folder": "", "table": [], "converged": None, "notes": []}
     entry = parties[me.name]
     columns = _label_columns(entry)
-    frame, notes = await match_rows(me, file, entry, holders, kit)
+    frame, notes, _ = await match_rows(me, file, entry, holders, kit)
     admit_rows(Path(kit) / "regress" if kit else None, policy, digest, frame[entry["id"]].tolist(), "columns")
     missing = [name for name in columns.names if name not in frame.columns]
     if missing:
@@ -191,7 +209,14 @@ async def run_party(
     if me.name == holders[0]:
         await me.send(helper, Asked(len(frame), digest))
     result = await glm.holder(
-        me, terms(len(frame)), design.encode(features, me.name), y, len(labels) or None, design.terms
+        me,
+        terms(len(frame)),
+        design.encode(features, me.name),
+        y,
+        len(labels) or None,
+        design.terms,
+        **columns.read_rows(frame),
+        least=policy.min_rows,
     )
     if result["collinear"]:
         raise BadData(COLLINEAR)
@@ -206,6 +231,7 @@ async def run_party(
         labels,
         entry["id"],
         digest,
+        entry.get("offset", ""),
     )
     notes += [] if part.converged else [NOT_CONVERGED]
     folder = part.write(Path(out))

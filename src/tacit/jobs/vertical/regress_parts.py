@@ -51,6 +51,7 @@ class RegressionPart:
     id: str = ""
     job: str = ""  # digest of the job
     metrics: dict[str, float] = field(default_factory=dict)
+    offset: str = ""  # the column that is added to the score, at the label holder
     published: pd.DataFrame | None = field(default=None, repr=False, compare=False)
 
     def terms(self) -> list[str]:
@@ -87,13 +88,28 @@ class RegressionPart:
                 )
         if not bool(torch.isfinite(x).all()):
             raise BadData(f"predict: the rows of {self.party!r} contain missing or infinite values.")
-        return x @ torch.from_numpy(self.coef).T
+        scores = x @ torch.from_numpy(self.coef).T
+        return scores + self._read_offset(frame)[:, None] if self.offset else scores
+
+    def _read_offset(self, frame: Any) -> Tensor:
+        if self.offset not in getattr(frame, "columns", ()):
+            raise BadData(f"predict: the table of {self.party!r} has no column {self.offset!r}, the offset.")
+        try:
+            values = torch.from_numpy(frame[self.offset].to_numpy(dtype=np.float64).copy())
+        except (TypeError, ValueError):
+            values = torch.tensor([math.nan])
+        if not bool(torch.isfinite(values).all()):
+            raise BadData(f"predict: the offset {self.offset!r} of {self.party!r} must be finite numbers.")
+        return values
 
     def to_dict(self) -> dict[str, Any]:
         own = {
             "format": FORMAT,
             "kind": "regression",
-            **{k: getattr(self, k) for k in ("party", "family", "label_at", "rows", "freedom", "id", "job")},
+            **{
+                k: getattr(self, k)
+                for k in ("party", "family", "label_at", "rows", "freedom", "id", "job", "offset")
+            },
             "parties": list(self.parties),
             "labels": list(self.labels),
             "design": self.design.to_dict(),
@@ -155,6 +171,7 @@ class RegressionPart:
                 str(t["id"]),
                 str(t["job"]),
                 {str(k): float(v) for k, v in t["metrics"].items()},
+                str(t.get("offset", "")),
             )
             if "published" not in t:
                 return part
@@ -225,15 +242,11 @@ def make_part(
     labels: Sequence[str] = (),
     id: str = "",
     job: str = "",
+    offset: str = "",
 ) -> RegressionPart:
     """Convert what `glm.holder` returned."""
     first, error = [None if k not in result else result[k].numpy() for k in ("intercept", "intercept_se")]
-    metrics = {}
-    if "residual_variance" in result.get("checks", {}):
-        left, std = result["checks"]["residual_variance"], result["label"][1]
-        deviance = max(left, 1e-300) * rows * std**2
-        metrics = {"r2": 1 - left, "sigma": math.sqrt(deviance / result["freedom"])}
-        metrics |= likelihood_metrics(deviance, rows, rows - result["freedom"])
+    metrics = dict(result.get("metrics", {}))
     part = RegressionPart(
         party,
         family,
@@ -251,6 +264,7 @@ def make_part(
         id,
         job,
         metrics,
+        offset,
     )
     if "published" not in result:
         return part
@@ -275,14 +289,3 @@ COLLINEAR = (
     "are collinear (one follows from the others' columns), or the label is separated. Their coefficients are "
     "not determined. Leave one of them out, or use l2."
 )
-
-
-def likelihood_metrics(deviance: float, rows: int, parameters: int) -> dict[str, float]:
-    """Log-likelihood, AIC and BIC of a linear model, as statsmodels' OLS has them, and its deviance."""
-    value = -rows / 2 * (math.log(2 * math.pi * deviance / rows) + 1)
-    return {
-        "deviance": deviance,
-        "loglik": value,
-        "aic": 2 * parameters - 2 * value,
-        "bic": parameters * math.log(rows) - 2 * value,
-    }

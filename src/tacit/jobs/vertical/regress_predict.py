@@ -59,7 +59,8 @@ async def run_prediction(
     mark = hashlib.sha256(f"predict|{part.job}|{part.rows}".encode()).hexdigest()
     await check_same_job(me, names, mark, wait)
     entry = {"id": part.id, "duplicates": duplicates}
-    frame, notes = await match_rows(me, file, entry, names, kit, part.design.columns)
+    wanted = [*part.design.columns, *([part.offset] if part.offset else [])]
+    frame, notes, _ = await match_rows(me, file, entry, names, kit, wanted)
     scores = part.score(frame)
     if part.intercept is not None:
         scores = scores + torch.from_numpy(part.intercept)

@@ -35,19 +35,38 @@ class RegressRows:
     family: str
     labels: tuple[str, ...] = ()  # names of classes
     notes: list[str] = field(default_factory=list)
+    offset: Tensor | None = None  # of the label holder, in the order of its rows
+    weights: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class LabelColumns:
-    """The columns that make up the label: one, or a time and an event."""
+    """The columns of the label holder that are not explained by: the label, or a time and an event, and the
+    offset and weights of its rows (arrays, where the label is one).
+    """
 
     label: str | None = None
     time: str | None = None
     event: str | None = None
+    offset: Any = None
+    weights: Any = None
 
     @property
     def names(self) -> list[str]:
-        return [name for name in (self.label, self.time, self.event) if name]
+        every = (self.label, self.time, self.event, self.offset, self.weights)
+        return [name for name in every if isinstance(name, str) and name]
+
+    def read_rows(self, frame: Any) -> dict[str, Tensor | None]:
+        """The offset and the weights of a table's rows, by name."""
+        found: dict[str, Tensor | None] = {}
+        for key, name in (("offset", self.offset), ("weights", self.weights)):
+            if name is not None and not isinstance(name, str):
+                raise bad("regress", key, type(name).__name__, "the name of a column of the label's table")
+            try:
+                found[key] = torch.from_numpy(frame[name].to_numpy(dtype=np.float64).copy()) if name else None
+            except (TypeError, ValueError):
+                raise BadData(f"regress: column {name!r} ({key}) contains non-numeric values.") from None
+        return found
 
     def check(self, family: str | None) -> None:
         cox = self.time is not None or self.event is not None
@@ -85,6 +104,14 @@ def arrange(
 ) -> RegressRows:
     """Tables ({party: DataFrame}, or data.from_frame/from_csv), aligned tables (Vertical) or arrays."""
     family = check_family(family)
+    rows_of = {"offset": columns.offset, "weights": columns.weights}
+    if isinstance(parties, Vertical) or (
+        isinstance(parties, Mapping) and any(isinstance(c, Columns | Dataset) for c in parties.values())
+    ):
+        for key, given in rows_of.items():
+            if given is not None:
+                raise bad("regress", key, given, "left out with a Vertical or tables of data.from_frame",
+                          "Give {party: DataFrame} and label=.")  # fmt: skip
     if isinstance(parties, Vertical):
         train = parties.train.numpy()
         tables = {name: c.take(train) for name, c in parties.parties.items()}
@@ -113,9 +140,15 @@ def arrange(
         rows = _from_columns(aligned, holder, family)
         rows.notes = [*notes, *rows.notes]
         return rows
-    if columns.names:
+    if columns.label or columns.time or columns.event:
         return _from_frames(parties, family, on, columns, runtime, ledger)
-    return _from_arrays(parties, labels, family)
+    rows = _from_arrays(parties, labels, family)
+    for key, given in rows_of.items():
+        if isinstance(given, str):
+            raise bad("regress", key, given, "numbers by row, because the label is an array")
+        if given is not None:
+            setattr(rows, key, _array(f"the {key}", given))
+    return rows
 
 
 def _from_columns(tables: Mapping[str, Columns], holder: str, family: str | None) -> RegressRows:
@@ -209,7 +242,7 @@ def _from_frames(
         features = f[[c for c in f.columns if c not in left]]
         designs[who] = Design.infer(features, who)
         x[who] = designs[who].encode(features, who)
-    return RegressRows(x, designs, y, holder, family, names, notes)
+    return RegressRows(x, designs, y, holder, family, names, notes, **columns.read_rows(tables[holder]))
 
 
 def read_label(label: Any, family: str | None, columns: LabelColumns) -> tuple[Tensor, tuple[str, ...], str]:

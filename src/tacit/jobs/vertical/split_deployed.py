@@ -380,6 +380,7 @@ def run_everyone(
     out: str | Path,
     runtime: Any,
     ledger: Ledger | None,
+    check_folder: Callable[[Path], Path] = check_vacant,
 ) -> dict[str, Any]:
     """Run `program(me, job, file, out)` for every party of a job on this machine."""
     programs = {}
@@ -389,7 +390,7 @@ def run_everyone(
                 f"{path}, parties.{name}: file is missing; to run all parties here, the job must name every "
                 "table."
             )
-        folder = check_vacant(Path(out) / folder_of(name, k))
+        folder = check_folder(Path(out) / folder_of(name, k))
         programs[name] = functools.partial(
             program, job=job, file=str(Path(path).parent / entry.get("file", "")), out=str(folder)
         )
@@ -419,10 +420,13 @@ def run_with_party_kit(
     out: str | Path | None,
     patience: float,
     wait: float | None,
+    check_folder: Callable[[Path, Mapping[str, Any]], Path] | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Run `program(me, job, file, out, kit, wait)` as the kit's party; its ledger is added to the kit's.
 
-    If this party cannot start, the others are told.
+    If this party cannot start, the others are told. `check_folder(folder, job)`: of a program that can be
+    resumed; `options` are given to the program.
     """
     with telling(kit):
         job = read_job(path)
@@ -435,12 +439,15 @@ def run_with_party_kit(
         where = file if file is not None else Path(path).parent / entry["file"] if "file" in entry else ""
         if "id" in entry and not where:
             raise BadJob(f"{path}, parties.{kit.name}: file is missing; give it with --file.")
-        folder = check_vacant(Path(out) if out is not None else (kit.directory or Path(".")) / "part")
+        place = Path(out) if out is not None else (kit.directory or Path(".")) / "part"
+        folder = check_vacant(place) if check_folder is None else check_folder(place, job)
     program = functools.partial(
-        program, job=job, file=str(where), out=str(folder), kit=str(kit.directory or ""), wait=wait
+        program, job=job, file=str(where), out=str(folder), kit=str(kit.directory or ""), wait=wait, **options
     )
     with one_thread_if(_is_small(job)):
-        result, ledger = run_with_kit(verb, kit, program, patience, job["parties"])
+        result, ledger = run_with_kit(
+            verb, kit, program, patience, job["parties"], may_restart=check_folder is not None
+        )
     return {"party": kit.name, **result, "ledger": ledger.to_dict()}
 
 

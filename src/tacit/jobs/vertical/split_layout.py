@@ -302,9 +302,9 @@ def _rows_of_relay(parties: Any, labels: Any, fraction: float, seed: int) -> Spl
         rows.classes, rows.labels = parties.classes, parties.labels
         for k, name in enumerate(parties.parties):
             train, held = parties.train.of(k), parties.held.of(k)
-            rows.x.append({name: parties.rows.x[train]})
+            rows.x.append({name: parties.rows.matrix("split")[train]})
             rows.y.append(parties.rows.y[train])
-            rows.test_x.append({name: parties.rows.x[held]})
+            rows.test_x.append({name: parties.rows.matrix("split")[held]})
             rows.test_y.append(parties.rows.y[held])
             rows.label_at.append(SERVER if labels == SERVER else name)
         return rows

@@ -117,8 +117,9 @@ class LinkedTables(JobResult):
         if self.generator.private:
             raise BadParameter(
                 f"{OWNER}: {type(self.generator).__name__} is differentially private for one row of one "
-                "table, and an entity has rows in several. A guarantee for entities is not available: use "
-                "Cart, and measure the risk with evaluate_linked."
+                "table, and an entity has rows in several. A guarantee for entities is not available here: "
+                "join entities and events into one table and use PrivateSequences, or use Cart and measure "
+                "the risk with evaluate_linked."
             )
         if not self.generator.conditional:
             raise BadParameter(

@@ -1,0 +1,76 @@
+"""tacit audit: attack a run before its model is released."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .verbs import QUIET, Answer, answer, arg
+
+if TYPE_CHECKING:
+    from ..config.audit import AuditTerms
+    from ..jobs.audit.findings import ReleaseAudit
+
+
+def add(verb: Callable[..., Any]) -> None:
+    verb(
+        "audit",
+        _audit,
+        "Attack a run by all that applies in the time given, and say what each adversary could find out.",
+        arg("run", help="directory of a run that `tacit run` wrote, with its data where the job says"),
+        arg(
+            "--budget",
+            metavar="TIME",
+            help="time for the attacks, like 90s, 5m or 1h (default: that of the job, or 2m)",
+        ),
+        arg(
+            "--limit",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            dest="limits",
+            help="membership (AUC, default 0.6), members (found at 1%% false alarms, 0.1) or rebuilt (share "
+            "of rows, 0.05); none: no limit; may be given several times",
+        ),
+        arg("--seed", type=int, default=0, metavar="N", help="of the attacks (default: 0)"),
+        arg("-o", "--output", metavar="FILE", help="the page (default: audit.html in the run's directory)"),
+        QUIET,
+        epilog="Writes audit.html and audit.json. The exit code is 2 if an attack exceeds its limit, and "
+        "`tacit export` then refuses the model.",
+    )
+
+
+def _audit(args: Any) -> Answer:
+    from ..config.audit import AuditTerms, kept_terms, parse_limits, parse_time
+    from ..errors import BadParameter
+
+    budget = None if args.budget is None else parse_time(args.budget)
+    terms = kept_terms(Path(args.run)) if Path(args.run).is_dir() else None
+    if terms is not None and args.limits:
+        raise BadParameter(
+            f"audit: the job of {args.run} declares its limits (audit.toml), which --limit cannot change. "
+            "Leave --limit out."
+        )
+    terms = terms or AuditTerms(parse_limits(args.limits))
+    terms = terms if budget is None else AuditTerms(terms.limits, budget)
+    found, page = attack(args.run, terms, args.quiet, args.seed, args.output)
+    args.code = 0 if found.passed else 2
+    lines = found.lines()
+    args.result_lines = lines[:1]
+    value = {"run": str(args.run), "report": str(page), **found.to_dict()}
+    return answer(value, [*lines, f"report  {page}"])
+
+
+def attack(
+    run: str | Path, terms: AuditTerms, quiet: bool, seed: int = 0, output: str | None = None
+) -> tuple[ReleaseAudit, Path]:
+    """Audit a run, and write the page and audit.json, which says whether the model is released."""
+    from ..jobs.audit.release import release
+    from ..progress import Progress
+    from ..release.audited import write_verdict
+
+    with Progress(quiet) as progress:
+        found = release(run, budget=terms.budget, limits=terms.limits, seed=seed, watch=progress.step)
+    write_verdict(Path(run), found.to_dict())
+    return found, found.report(output)

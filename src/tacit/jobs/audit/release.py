@@ -1,0 +1,226 @@
+"""`tacit.audit.release`: attack a run by every adversary of its ledger, within a budget of time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from ...audit import inversion
+from ...config.audit import BUDGET, AuditLimits, parse_limits
+from ...data.federation import Rows
+from ...errors import BadData, BadParameter
+from ...parameters import bad
+from ...results import Result
+from ..train.plan import Plan
+from .findings import Finding, ReleaseAudit
+from .invert import invert
+from .membership import membership
+from .runs import open_run, plan_of, rounds_of
+from .uploads import module_at_start
+
+CERTAIN = 1e-3  # the false-alarm probability below which an attack counts as a success
+MANY_SHADOWS, FEW_SHADOWS = 64, 4
+SHARE = 0.6  # of the budget, for shadow models
+SEARCH = 0.2  # of the budget, for the search of rows
+ROWS = 32  # of a batch that a search is tried on
+MODEL, SERVER = "anyone who has the model", "the server"
+MEMBERS_STOP = (
+    "Differential privacy for rows (private=…) or parties (guard=[Clip, Noise]) bounds every such attack; "
+    "fewer rounds, more rows and regularization weaken this one."
+)
+UPDATE_STOP = (
+    "Secure aggregation (guard=[Clip, Quantize, SecAgg]) hides single updates; noise of the parties' own "
+    "(Noise(placement='local' or 'distributed')) bounds what they show. Larger batches and more local steps "
+    "only make it harder; noise that the server adds does nothing against the server."
+)
+
+
+class _Audit:
+    """One audit: the run, its limits, and the time that is left."""
+
+    def __init__(
+        self,
+        run: Result,
+        budget: float,
+        limits: AuditLimits,
+        seed: int,
+        watch: Callable[[str], None] | None,
+    ):
+        self.run, self.plan, self.limits, self.seed = run, plan_of(run), limits, seed
+        self.budget, self.watch = budget, watch
+        self.start = time.monotonic()
+        self.findings: list[Finding] = []
+
+    @property
+    def left(self) -> float:
+        return self.budget - (time.monotonic() - self.start)
+
+    def add(self, finding: Finding, started: float) -> None:
+        finding.seconds = time.monotonic() - started
+        self.findings.append(finding)
+
+    def tell(self, text: str) -> None:
+        if self.watch is not None:
+            self.watch(f"{text} ({max(0.0, self.left):.0f} s left)")
+
+    # anyone who has the model -------------------------------------------------------------------------------
+
+    def attack_members(self, attack: str, shadows: int = 0) -> None:
+        started = time.monotonic()
+        self.tell(f"membership, {attack}" + (f" with {shadows} shadow models" if shadows else ""))
+        try:
+            found = membership(self.run, attack=attack, shadows=shadows or FEW_SHADOWS, seed=self.seed)
+        except (
+            BadData,
+            BadParameter,
+        ) as error:  # a regression has no label attack; a run may hold nothing back
+            self.skip(MODEL, f"membership by {attack}", str(error), "membership")
+            return
+        works = found.p_value < CERTAIN
+        limit = self.limits.membership
+        over = limit is not None and found.auc > limit and works
+        rate = found.tpr_at(0.01)
+        # members at 1% are counted on at least 100 non-members, else one of them is more than 1%
+        many = self.limits.members is not None and len(found.curve.outside) >= 100 and works
+        over = over or bool(many and rate > (self.limits.members or 0.0))
+        ceiling = "" if found.claim is None else f"; the claimed ε allows at most {found.ceiling(0.01):.3f}"
+        self.add(
+            Finding(
+                MODEL,
+                f"membership by {attack}",
+                "Tell whether a person's row was in the training set"
+                + (
+                    ", with the model, the row and data like the parties'."
+                    if shadows
+                    else ", with the model and the row."
+                ),
+                f"AUC {found.auc:.3f} on {found.members} members and {len(found.curve.outside)} others "
+                f"(chance: p = {found.p_value:.2g}), {rate:.3f} of members at 1% false alarms{ceiling}",
+                MEMBERS_STOP,
+                found.auc,
+                limit,
+                over,
+                details={"limit": "membership", "rates": found.rates, "shadows": found.shadows},
+                drawing=found.plot(),
+            ),
+            started,
+        )
+
+    def shadows(self) -> int:
+        """How many shadow models fit into the time, if each takes as long as the run itself did."""
+        each = sum(float(e.get("seconds", 0.0)) for e in self.run.history) or 1.0
+        fit = int(SHARE * min(self.left, self.budget) / each) // 2 * 2
+        return min(MANY_SHADOWS, fit)
+
+    # the server ---------------------------------------------------------------------------------------------
+
+    def attack_update(self) -> None:
+        p = self.plan
+        rows = _smallest_party(p)
+        x = rows.matrix("audit")
+        image = bool(x.is_floating_point() and x.min() >= 0 and x.max() <= 1)
+        bounds = (0.0, 1.0) if image else None
+        shape = tuple(rows.x.shape[1:])
+        first = inversion.first_linear(module_at_start(p), shape)
+        if first is not None:
+            self._invert("reading of rows from the first layer", rows, "analytic", bounds, None)
+            if bounds is not None and sum(isinstance(m, nn.Linear) for m in self.run.model.modules()) > 1:
+                self._invert("malicious model (imprint)", rows, "analytic", bounds, "imprint")
+        few = rows.take(slice(ROWS))
+        self._invert("search of rows with the same update", few, "cosine", bounds, None)
+
+    def _invert(
+        self, name: str, rows: Rows, method: str, bounds: tuple[float, float] | None, malicious: str | None
+    ) -> None:
+        started, until = time.monotonic(), time.monotonic() + SEARCH * self.budget
+        self.tell(name)
+        try:
+            found = invert(
+                self.run,
+                tuple(rows),
+                method=method,
+                bounds=bounds,
+                malicious=malicious,
+                seed=self.seed,
+                labels=rows.y if self.plan.fed.classes is None else None,
+                watch=lambda _, __: time.monotonic() > until,
+            )
+        except (BadData, BadParameter) as error:
+            self.skip(SERVER, name, str(error), "rebuilt")
+            return
+        share = found.rows_within
+        limit = self.limits.rebuilt
+        alone = "a prepared model" if malicious else "the model it sent"
+        self.add(
+            Finding(
+                SERVER,
+                name,
+                f"Rebuild rows of a party from {found.seen} and {alone}.",
+                f"{share:.1%} of {len(rows.y)} rows within 5% of their values, {found.values_within:.1%} of "
+                f"values, PSNR {found.psnr:.1f} dB",
+                UPDATE_STOP,
+                share,
+                limit,
+                limit is not None and share > limit,
+                details={"limit": "rebuilt", "psnr": found.psnr, "method": found.method},
+                pictures=found.pictures(),
+            ),
+            started,
+        )
+
+    def skip(self, who: str, attack: str, why: str, limit: str) -> None:
+        """Record an attack that was not run; its limit must then be tested by another one."""
+        self.findings.append(Finding(who, attack, "Not tried.", why, "", details={"limit": limit}))
+
+
+def release(
+    run: Result | str | Path,
+    *,
+    budget: float = BUDGET,
+    limits: AuditLimits | Mapping[str, Any] | Sequence[str] | None = None,
+    seed: int = 0,
+    watch: Callable[[str], None] | None = None,
+) -> ReleaseAudit:
+    """Attack a run by all that applies within about `budget` seconds, and judge it by `limits`.
+
+    Who has the model tries to tell its members (by loss, labels, and shadow models as many as the time
+    allows); the server tries to rebuild the rows of the smallest party from what it sees of its update, as an
+    honest and as a malicious server. `limits` are AuditLimits, or a mapping such as {"membership": 0.55,
+    "rebuilt": None}. A membership attack exceeds its limit only if chance explains it with probability below
+    0.001. An attack that has begun is not cut off, except for searches. `watch(text)` follows the progress.
+    """
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or not budget > 0:
+        raise bad("audit", "budget", budget, "a number of seconds above 0")
+    checked = parse_limits(limits)
+    opened = open_run(run, "audit")
+    audit = _Audit(opened, float(budget), checked, seed, watch)
+    audit.attack_members("loss")
+    if _sees_updates(opened):
+        audit.attack_update()
+    audit.attack_members("label")
+    shadows = audit.shadows()
+    if shadows >= FEW_SHADOWS:
+        audit.attack_members("lira", shadows)
+    else:
+        needed = f"{rounds_of(opened)} rounds each"
+        why = f"the budget does not suffice for {FEW_SHADOWS} shadow models of {needed}. Raise it."
+        audit.skip(MODEL, "membership by lira", why, "membership")
+    name = Path(opened.directory).name if opened.directory is not None else plan_of(opened).fed.name
+    return ReleaseAudit(audit.findings, float(budget), checked, opened.ledger, name, opened.directory)
+
+
+def _sees_updates(run: Result) -> bool:
+    """Whether somebody receives updates, alone or summed: then the server's view is attacked."""
+    return any(line.kind in ("Upload", "Update") or line.party == "server" for line in run.ledger.seen)
+
+
+def _smallest_party(p: Plan) -> Rows:
+    """The training rows of the party that has the fewest: it hides the least among its own rows."""
+    k = int(np.argmin(p.fed.train.sizes.numpy()))
+    index = p.fed.train.of(k)
+    return Rows(p.fed.rows.x[index], p.fed.rows.y[index])
