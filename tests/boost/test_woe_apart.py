@@ -14,7 +14,7 @@ import tacit
 from tacit.boost.private_woe_program import PrivateWoeProgram
 from tacit.boost.vertical_bins import OwnBins
 from tacit.errors import BadData, BadParameter, PartyFailed
-from tacit.jobs.vertical import woe as vertical_woe
+from tacit.jobs.vertical import woe_programs as vertical_woe
 from tacit.parties import decode
 from tacit.runtimes import InProcess
 from tacit.stats import noise_share
@@ -189,7 +189,7 @@ def programs(**changes: Any) -> dict[str, Any]:
         n: {
             "codes": torch.from_numpy(b.encode(x)),
             "bins": b.to_dict(),
-            "seen": vertical_woe._cells_seen(b, x),
+            "seen": vertical_woe.cells_seen(b, x),
         }
         for n, b in own.items()
     }
@@ -247,8 +247,8 @@ def test_false_counts_and_false_sums_are_refused():
 
 def test_options_and_tables_that_do_not_fit_are_refused():
     split, _ = parties(400)
-    with pytest.raises(BadParameter, match="left out for vertical parties"):
-        tacit.boost.woe(split, on="id", label="paid", epsilon=1.0)
+    with pytest.raises(BadParameter, match="left out for vertical parties without epsilon"):
+        tacit.boost.woe(split, on="id", label="paid", cuts={"age": [40]})
     with pytest.raises(BadParameter, match="guard"):
         tacit.boost.woe(split, on="id", label="paid", guard=tacit.guard.SecAgg())
     with pytest.raises(BadData, match="the event is 'maybe'"):

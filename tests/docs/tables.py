@@ -32,6 +32,7 @@ from tacit.config.vertical import (
     TransferSettings,
 )
 from tacit.config.vertical_boost import BoostParty, VerticalBoostConfig
+from tacit.config.vertical_woe import VerticalWoeConfig, WoeParty
 from tacit.config.woe import WoeConfig
 from tacit.parameters import allowed, describe
 
@@ -162,6 +163,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "vertical-boost-job": lambda: keys(VerticalBoostConfig),
     "vertical-boost-party": lambda: keys(BoostParty),
     "woe": lambda: keys(WoeConfig),
+    "vertical-woe-job": lambda: keys(VerticalWoeConfig),
+    "vertical-woe-party": lambda: keys(WoeParty),
     "pate": lambda: keys(PateSettings),
     "split-job": lambda: keys(SplitSettings),
     "split-party": lambda: keys(SplitParty),

@@ -40,11 +40,12 @@ def add(verb: Callable[..., Any]) -> None:
 
 
 def _boost(args: Any) -> Answer:
+    from ..config.vertical import has_party_tables
     from ..jobs.boost import deployed
     from ..jobs.vertical import boost_deployed
     from ..results import check_absent
 
-    if boost_deployed.is_vertical_job(args.job):
+    if has_party_tables(args.job, "boost"):
         return _boost_vertical(args, boost_deployed)
     if args.wait is not None:
         raise BadParameter("boost: --wait is for parties with different columns ([parties.NAME] tables).")

@@ -1,13 +1,18 @@
-"""tacit stats: statistics across parties, as the coordinator, as a party, or with all files here."""
+"""tacit stats: statistics across parties, as the coordinator, as a party, or with all files here.
+
+A job of `woe` with a table for each party ([parties.bank]) is about different columns of the same people.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..errors import BadParameter
 from ..jobs.stats.words import HOMES
+from .split import kit_of, runtime
 from .sums import run_sum_job, write_files
-from .verbs import CHANGES, DATA, PATIENCE, PROCESSES, QUIET, STATE, Answer, arg
+from .verbs import CHANGES, DATA, PATIENCE, PROCESSES, QUIET, STATE, WAIT, Answer, answer, arg
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -25,17 +30,28 @@ def add(verb: Callable[..., Any]) -> None:
         arg("--kit", metavar="DIR", help="your start kit: ask as the server, or answer as a party"),
         DATA,
         STATE,
-        arg("--out", metavar="FILE.html", help="write the report here"),
+        arg(
+            "--out",
+            metavar="FILE.html|DIR",
+            help="write the report here; for woe over different columns the folder of your part (default: "
+            "part in the kit), and without a kit a folder for all parts",
+        ),
         CHANGES,
         PROCESSES,
+        WAIT,
         PATIENCE,
         QUIET,
     )
 
 
 def _stats(args: Any) -> Answer:
+    from ..config.vertical import has_party_tables
     from ..jobs.stats import deployed
 
+    if args.query == "woe" and has_party_tables(args.job, "stats"):
+        return _weigh_vertical(args)
+    if args.wait is not None:
+        raise BadParameter("stats: --wait is for woe over different columns ([parties.NAME] tables).")
     return run_sum_job(
         args,
         "stats",
@@ -44,3 +60,48 @@ def _stats(args: Any) -> Answer:
         lambda result: write_files(result, report=args.out),
         {"--out": args.out},
     )
+
+
+def _weigh_vertical(args: Any) -> Answer:
+    from ..jobs.vertical import woe_deployed as deployed
+    from ..parties.ledger import Ledger
+
+    if args.changes or args.state is not None:
+        raise BadParameter(
+            "stats woe: --set and --state are for parties with the same columns; parties with different "
+            "columns agree to the job file as it is, and keep nothing to resume."
+        )
+    if args.kit is not None:
+        if args.processes:
+            raise BadParameter("stats woe: --processes runs all parties here, --kit runs one of them.")
+        kit = kit_of(args.kit, "tacit stats woe --kit")
+        value = deployed.take_part(kit, args.job, args.data, args.out, args.patience, args.wait)
+        return answer(value, _lines(value))
+    if args.out is None or args.data is not None:
+        raise BadParameter(
+            "stats woe: without a kit all parties run here, with the files of the job. Give --out for their "
+            "parts and no --data, or give --kit."
+        )
+    ledger = Ledger()
+    value = deployed.run_here(
+        args.job, args.out, runtime(args.processes, "tacit stats woe --processes"), ledger
+    )
+    return answer(value | {"ledger": ledger.to_dict()}, _lines(value))
+
+
+def _lines(value: dict[str, Any]) -> Iterable[str]:
+    yield from (f"note    {note}" for note in value["notes"])
+    yield f"rows    {value['rows']} shared"
+    names = [f"{row['party']}.{row['column']}" if "party" in row else row["column"] for row in value["table"]]
+    wide = max(map(len, names), default=0)
+    bins = max((len(row["bin"]) for row in value["table"]), default=0)
+    if names:
+        yield f"{'':<{wide}}  {'bin':<{bins}}{'rows':>9}{'events':>9}{'woe':>9}{'iv':>9}"
+    for name, row in zip(names, value["table"]):
+        yield (
+            f"{name:<{wide}}  {row['bin']:<{bins}}{row['rows']:>9}{row['events']:>9}{row['woe']:>9.4f}"
+            f"{row['iv']:>9.4f}"
+        )
+    yield from (f"iv      {name} {iv:.4f}" for name, iv in value["iv"].items())
+    if value["folder"]:  # a helper has none
+        yield f"part    {value['folder']}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,12 @@ class JoinParty(MatchedParty):
     """A party of a join."""
 
     columns: Any = component((), _take("columns", list[str]), doc="the columns that are asked about")
+
+
+def has_party_tables(path: str | Path, verb: str) -> bool:
+    """Whether a job file has a table for each party, as for different columns; otherwise files by party."""
+    parties = toml.load(path, (), (verb, "data", "sums", "parties")).get("parties", {})
+    return isinstance(parties, Mapping) and any(isinstance(v, Mapping) for v in parties.values())
 
 
 def read_parties(

@@ -49,7 +49,7 @@ from ..parties.message import Message
 from ..parties.party import Party
 from .extension import OTChannel
 from .histogram_terms import CellLayout, HistogramTerms, Layout, MaskedVectors, SumShares, TreeShapes
-from .histograms import RECORD, CellSums, Found, check_array, read_layout
+from .histograms import RECORD, CellSums, Found, Noise, check_array, read_layout
 from .tape import Tape
 
 MOST_VECTORS = 1024  # whose masks are encrypted at once
@@ -108,10 +108,12 @@ async def hold_columns(
     layout: Layout,
     sides: Callable[[bytes], np.ndarray],
     add_rows: AddRows = bfv.add_rows_numpy,
+    noise: Noise | None = None,
 ) -> TreeShapes:
     """The program of a holder of columns: answers sums and sides until the trees are finished.
 
-    `codes`: rows × columns, the cell of each; `sides(record)`: which rows go left, and keeps the split.
+    `codes`: rows × columns, the cell of each; `sides(record)`: which rows go left, and keeps the split;
+    `noise`: what is added to the sums before they are opened.
     """
     if layout.cells > MOST_CELLS:
         raise BadData(
@@ -148,6 +150,8 @@ async def hold_columns(
                 )
             masked = check_array(label, message.values, (count, n), torch.int64, "masked numbers")
             share = (sums.add(masked) - masks[:count]) & bfv.MASK
+            if noise is not None:
+                share = (share + noise((count, layout.cells))) & bfv.MASK
             masks = masks[count:]
             await me.send(label, SumShares(torch.from_numpy(share)))
             continue

@@ -76,6 +76,7 @@ MOST_CELLS = 256  # of a column
 COLUMNS = 4096  # of a holder
 RECORD = 36  # bytes of a split: column (2), cut, whether missing values go left, 256 bits: cells that go left
 BLOCK = 1 << 22  # words of masked cells in a message: 32 MB
+Noise = Callable[[tuple[int, int]], np.ndarray]  # (vectors, cells) → words to add
 Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (k × n words, n × cells words) → k × cells
 
 
@@ -131,10 +132,12 @@ async def hold_columns(
     codes: np.ndarray,
     layout: Layout,
     sides: Callable[[bytes], np.ndarray],
+    noise: Noise | None = None,
 ) -> TreeShapes:
     """The program of a holder of columns: answers sums and sides until the trees are finished.
 
-    `codes`: rows × columns, the cell of each; `sides(record)`: which rows go left, and keeps the split.
+    `codes`: rows × columns, the cell of each; `sides(record)`: which rows go left, and keeps the split;
+    `noise`: what is added to the sums before they are opened.
     """
     n, label = terms.rows, terms.label_at
     await me.send([label, terms.helper], CellLayout(terms.text, layout.widths, layout.is_category))
@@ -170,6 +173,8 @@ async def hold_columns(
                 )
             masked = check_array(label, message.values, (count, n), torch.int64, "masked numbers")
             share = sums.add(masked) + _words(tape, count, layout.cells)
+            if noise is not None:
+                share += noise((count, layout.cells))
             if pad is None:
                 await me.send(label, SumShares(torch.from_numpy(share)))
             else:

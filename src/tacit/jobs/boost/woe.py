@@ -54,8 +54,8 @@ def woe(
 
     Vertical parties have different columns of the same people, as in `tacit.boost.train`: {party: DataFrame}
     with the id column `on`, and the outcome at one of them. Rows and events in each bin are counted on secret
-    shares, with randomness of a `helper`, or with helper=None by homomorphic encryption. They have no `cuts`,
-    `labels`, `features` and `epsilon`.
+    shares, with randomness of a `helper`, or with helper=None by homomorphic encryption. With `epsilon`,
+    every party adds noise against the others, and ranges (or cuts), levels and outcomes are declared, too.
     """
     if is_vertical(fed, on):
         from ..vertical.woe import weigh_vertical

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...accounting.account import FILE, Account
+from ...accounting.compose import Release
 from ...config import toml
 from ...errors import BudgetSpent
 from ...parameters import from_fields, real, whole
@@ -137,21 +138,24 @@ def check_least(policy: StatsPolicy, asked: Mapping[str, Any]) -> None:
 def _charge(
     policy: StatsPolicy, program: Private, answers: AnswerFile, folder: Path, lifetime: float | None
 ) -> None:
-    """Charge the party's account once for the whole query. A repeated answer is the same numbers.
+    """Charge the party's account once for the whole query. A repeated answer is the same numbers."""
+    if answers.charged:
+        return
+    charge(policy, program.release, program.delta, folder, lifetime)
+    answers.record_charge()
+
+
+def charge(policy: StatsPolicy, release: Release, delta: float, folder: Path, lifetime: float | None) -> None:
+    """Charge the party's account, in its state folder, for a release that is about to be made.
 
     `lifetime` bounds all training runs and statistics about the party's data together.
     """
-    if answers.charged:
-        return
     folder.mkdir(parents=True, exist_ok=True)
-    account = Account(
-        program.release, program.delta, policy.epsilon, file=folder / FILE, key="stats", total=lifetime
-    )
+    account = Account(release, delta, policy.epsilon, file=folder / FILE, key="stats", total=lifetime)
     try:
-        account.spend(1, program.release)
+        account.spend(1, release)
     except BudgetSpent as error:
         raise BudgetSpent(
             f"{error} The policy of this party allows ε = {policy.epsilon} for all private statistics about "
             f"its data, and ε = {lifetime} for all training and statistics together. Nothing was sent."
         ) from None
-    answers.record_charge()

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...boost.vertical_bins import OwnBins
-from ...config import toml
 from ...config.vertical import read_parties
 from ...config.vertical_boost import BACKENDS, BoostParty, VerticalBoostConfig
 from ...errors import BadData, BadJob, QueryRefused
@@ -47,12 +46,6 @@ if TYPE_CHECKING:
     from ...runtimes.kits import Kit
 
 VERB = "boost"
-
-
-def is_vertical_job(path: str | Path) -> bool:
-    """Whether a job file has a table for each party, as for different columns; otherwise files by party."""
-    parties = toml.load(path, (), (VERB, "data", "sums", "parties")).get("parties", {})
-    return isinstance(parties, Mapping) and any(isinstance(v, Mapping) for v in parties.values())
 
 
 def read(path: str | Path) -> dict[str, Any]:

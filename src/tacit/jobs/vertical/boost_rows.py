@@ -54,9 +54,18 @@ def is_vertical(parties: Any, on: str | None) -> bool:
 
 
 def arrange(
-    parties: Any, objective: str, on: str | None, label: str, runtime: Any, ledger: Ledger
+    parties: Any,
+    objective: str,
+    on: str | None,
+    label: str,
+    runtime: Any,
+    ledger: Ledger,
+    declared: Sequence[str] = (),
 ) -> BoostRows:
-    """Tables ({party: DataFrame} with `on`, or data.from_frame/from_csv) or aligned tables (Vertical)."""
+    """Tables ({party: DataFrame} with `on`, or data.from_frame/from_csv) or aligned tables (Vertical).
+
+    `declared`: the classes, if they are not taken from the rows; rows of DataFrames with others are left out.
+    """
     if isinstance(parties, Vertical):
         train = parties.train.numpy()
         tables = {name: c.take(train) for name, c in parties.parties.items()}
@@ -82,7 +91,7 @@ def arrange(
         rows = _from_columns(aligned, with_label[0], objective)
         rows.notes = [*notes, *rows.notes]
         return rows
-    return _from_frames(parties, objective, on or "", label, runtime, ledger)
+    return _from_frames(parties, objective, on or "", label, runtime, ledger, declared)
 
 
 def _from_columns(tables: Mapping[str, Columns], holder: str, objective: str) -> BoostRows:
@@ -122,7 +131,13 @@ def check_classes(objective: str, labels: Sequence[str], what: str) -> None:
 
 
 def _from_frames(
-    parties: Mapping[str, Any], objective: str, on: str, label: str, runtime: Any, ledger: Ledger
+    parties: Mapping[str, Any],
+    objective: str,
+    on: str,
+    label: str,
+    runtime: Any,
+    ledger: Ledger,
+    declared: Sequence[str],
 ) -> BoostRows:
     import pandas as pd
 
@@ -143,6 +158,9 @@ def _from_frames(
     tables = {}
     for who, frame in parties.items():
         needed = [on, label] if who == holders[0] else [on]
+        if who == holders[0] and declared:
+            frame, more = keep_declared(frame, label, declared, who)
+            notes += more
         tables[who], more = take_complete_rows(frame, who, on, needed=needed)
         notes += more
     shared = align({who: f[on].tolist() for who, f in tables.items()}, runtime=runtime)
@@ -152,7 +170,7 @@ def _from_frames(
     tables = {who: f.iloc[shared.rows[who]].reset_index(drop=True) for who, f in tables.items()}
     if not shared.size:
         raise BadData("boost: the parties share no people. Are the ids written in the same way?")
-    y, labels = read_target(tables[holders[0]], label, objective)
+    y, labels = read_target(tables[holders[0]], label, objective, declared)
     frames = {who: f[[c for c in f.columns if c not in (on, label)]] for who, f in tables.items()}
     return BoostRows(frames, {who: [] for who in frames}, y, labels, label, holders[0], on, notes)
 
@@ -168,12 +186,24 @@ def check_names(frame: pd.DataFrame, who: str) -> None:
         )
 
 
-def read_target(frame: pd.DataFrame, label: str, objective: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """(numbers, names of classes) of the label's column."""
+def keep_declared(
+    frame: pd.DataFrame, label: str, declared: Sequence[str], who: str
+) -> tuple[pd.DataFrame, list[str]]:
+    """Return the rows whose label is one of the declared ones, and a note about the others."""
+    good = frame[label].map(lambda v: text_of(v) in declared).to_numpy(dtype=bool)
+    left = int((~good).sum())
+    notes = [f"{left} of {len(frame)} rows of {who!r} have no declared {label!r}; they were left out."]
+    return frame[good], notes if left else []
+
+
+def read_target(
+    frame: pd.DataFrame, label: str, objective: str, declared: Sequence[str] = ()
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """(numbers, names of classes) of the label's column; the classes are `declared`, or those it has."""
     column = frame[label]
-    labels: tuple[str, ...] = ()
+    labels: tuple[str, ...] = tuple(declared)
     if objective in ("binary", "multiclass"):
-        labels = tuple(sorted({text_of(v) for v in column.unique()}, key=_natural))
+        labels = labels or tuple(sorted({text_of(v) for v in column.unique()}, key=_natural))
         if len(labels) > 256:
             raise BadData(f"boost: the label {label!r} has {len(labels)} values; 256 classes are possible.")
         check_classes(objective, labels, f"{label!r}")

@@ -140,11 +140,18 @@ async def match_rows(
     row; None: all.
     """
     frame, notes = read_complete(me.name, file, entry, wanted, needed)
+    frame, more, rows = await match_frame(me, frame, entry, holders, kit)
+    return Matched(frame, [*notes, *more], rows)
+
+
+async def match_frame(
+    me: Party, frame: pd.DataFrame, entry: Mapping[str, Any], holders: Sequence[str], kit: str
+) -> Matched:
+    """Align a party's table, with one row for each id, and check that the order is the same."""
     alignment = await align_rows(
         me, frame[entry["id"]].tolist(), parties=list(holders), policy=policy_in(kit)
     )
     frame = frame.iloc[alignment.rows].reset_index(drop=True)
-    notes += alignment.notes
     if not len(frame):
         rest = ", ".join(n for n in holders if n != me.name)
         raise BadData(
@@ -157,7 +164,7 @@ async def match_rows(
     for name, message in (await me.gather(others, RowOrder)).items():
         if message.mark != mark:
             raise ProtocolError(f"{name!r} and {me.name!r} have the shared people in different orders.")
-    return Matched(frame, notes, [int(k) for k in alignment.rows])
+    return Matched(frame, list(alignment.notes), [int(k) for k in alignment.rows])
 
 
 async def run_party(

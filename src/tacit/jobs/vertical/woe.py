@@ -1,241 +1,38 @@
-"""`tacit.boost.woe` where the outcome is at one party and columns are at others: counts on secret shares.
-
-    holder of columns                                   holder of the outcome                       helper
-      |            one sum of `mpc/histograms.py`: rows and events over each anonymous cell            |
-      |<-- WoeCounts(bins of your columns, rows and events of each) --|
-
-One word of each row is summed: a count in its upper bits, whether it is an event in its lower ones. Cells
-have at least `min_rows` rows, and bins that are sent back at least `min_cell` events and others.
+"""`tacit.boost.woe` where the outcome is at one party and columns are at others: counts on secret shares, or
+under homomorphic encryption (`woe_programs.py`).
 """
 
 from __future__ import annotations
 
 import functools
-import json
-import re
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from ...boost.bins import Feature
-from ...boost.encrypted_rows import add_encrypted_rows
-from ...boost.kernels import multiply_words
-from ...boost.scorecard import Scorecard, find_bins, look_up
-from ...boost.vertical_bins import OwnBins, anonymous
-from ...boost.woe_bins import MISSING, OTHER, WoeBin, WoeColumn, WoeRules, _intervals, bin_column
-from ...config.woe import WOE_OPTIONS, WoeConfig
-from ...errors import BadData, ProtocolError
-from ...mpc import encrypted_histograms, histograms
-from ...mpc.encrypted_histograms import EncryptedLabelSide
-from ...mpc.histogram_terms import HistogramTerms, Layout, TreeShapes
-from ...mpc.histograms import LabelSide
-from ...parameters import bad, check
+from ...boost.count_noise import CountNoise
+from ...boost.declared_bins import DeclaredColumns
+from ...boost.scorecard import Scorecard, column_from_dict, find_bins, look_up
+from ...boost.vertical_bins import OwnBins
+from ...config.woe import WoeConfig
+from ...errors import BadData, BadParameter
+from ...parameters import bad, check, nearest
 from ...parties.ledger import Ledger
-from ...parties.message import Message
-from ...parties.party import Party
 from ...runtimes.choose import choose_runtime
 from ...stats.columns import text_of
 from ..boost.woe_result import ScorecardResult, WoeResult, choose_columns, note_flat, note_signs
-from .boost_programs import ASSUMES, HE_ASSUMES, _shuffle
-from .boost_rows import arrange, to_tensor
+from .boost_rows import BoostRows, arrange, to_tensor
 from .regress import regress
+from .woe_programs import cells_seen, check_totals, help_counts, hold_columns, hold_label
 
 if TYPE_CHECKING:
     import pandas as pd
 
 OWNER = "boost.woe"
-SHIFT = 30  # of a row's count; with 2^20 rows at most, both sums fit in words of 59 bits
-OPENED = (
-    "OPENED: the holder of the outcome learned rows and events in each anonymous cell of the others' columns "
-    "(at least {} rows). Each other party learned rows and events in each bin of its own columns (at least "
-    "{} of both, where a column has several bins), and over all rows."
-)
-LEFT_OUT = ("cuts", "labels", "epsilon", "bounds", "features")
-
-
-class WoeCounts(
-    Message,
-    reveals="rows and events in each bin of the receiver's own columns, and in all rows; no row's outcome",
-):
-    columns: list[str]  # JSON, in the receiver's own order
-    totals: list[int]
-
-
-def _terms(names: Sequence[str], label_at: str, helper: str, rows: int, text: str) -> HistogramTerms:
-    return HistogramTerms(tuple(names), label_at, helper, rows, 1, 0, "sums", text)
-
-
-def _refuse_splits(record: bytes) -> np.ndarray:
-    raise ProtocolError("weights of evidence have no splits.")
-
-
-async def hold_columns(
-    me: Party,
-    names: Sequence[str],
-    label_at: str,
-    helper: str,
-    settings: Mapping[str, Any],
-    codes: Tensor,
-    bins: Mapping[str, Any],
-    seen: Sequence[Sequence[bool]],
-) -> dict[str, Any]:
-    """A holder of columns: answers one sum, and returns its columns' bins."""
-    own, cells = OwnBins.from_dict(bins), codes.numpy()
-    terms = _terms(names, label_at, helper, len(cells), json.dumps(settings, sort_keys=True))
-    _stamp(me, settings, helper)
-    order = _shuffle(me, cells.shape[1])
-    layout = Layout((own.bins.widths[order] + 1).tolist(), own.bins.is_category[order].tolist())
-    if helper:
-        await histograms.hold_columns(me, terms, cells[:, order], layout, _refuse_splits)
-    else:
-        await encrypted_histograms.hold_columns(
-            me, terms, cells[:, order], layout, _refuse_splits, add_encrypted_rows
-        )
-    message = await me.recv(label_at, WoeCounts)
-    if len(message.columns) != len(order) or len(message.totals) != 2:
-        raise ProtocolError(f"{label_at!r} sent counts of {len(message.columns)} columns, not {len(order)}.")
-    by_place = dict(zip(order.tolist(), message.columns))
-    found = [_read_column(by_place[k], own, k, seen[k], len(cells), label_at) for k in range(len(order))]
-    return {"columns": [_to_dict(c) for c in found], "totals": list(message.totals)}
-
-
-def _stamp(me: Party, settings: Mapping[str, Any], helper: str) -> None:
-    me.ledger.stamp(ASSUMES if helper else HE_ASSUMES)
-    me.ledger.stamp(OPENED.format(settings["min_rows"], settings["min_cell"]))
-
-
-async def hold_label(
-    me: Party,
-    names: Sequence[str],
-    helper: str,
-    settings: Mapping[str, Any],
-    codes: Tensor,
-    bins: Mapping[str, Any],
-    seen: Sequence[Sequence[bool]],
-    y: Tensor,
-) -> dict[str, Any]:
-    """The holder of the outcome (`y`: 1 for an event): returns the bins of its own columns."""
-    own, events = OwnBins.from_dict(bins), y.numpy().astype(np.int64)
-    terms = _terms(names, me.name, helper, len(events), json.dumps(settings, sort_keys=True))
-    _stamp(me, settings, helper)
-    side: Any = LabelSide(me, terms, multiply_words) if helper else EncryptedLabelSide(me, terms)
-    await side.start()
-    sums = await side.sums((events + (1 << SHIFT))[None, :])
-    await side.finish(TreeShapes([], [], []), "")
-    totals = np.array([len(events) - events.sum(), events.sum()])
-    share = round(float(settings["min_share"]) * len(events))
-    rules = WoeRules(
-        settings["bins"], settings["monotone"], share, settings["min_rows"], settings["min_cell"]
-    )
-    for name in terms.holders:
-        layout, row = side.layouts[name], sums[name][0]
-        counts = np.stack([(row >> SHIFT) - (row & ((1 << SHIFT) - 1)), row & ((1 << SHIFT) - 1)], axis=1)
-        columns = []
-        for feature, start, width in zip(
-            anonymous(layout.widths, layout.is_category), layout.offsets.tolist(), layout.widths
-        ):
-            part = counts[start : start + width]
-            if (part < 0).any() or (part.sum(axis=0) != totals).any():
-                raise ProtocolError(
-                    f"the counts of {name!r} do not add up to all rows: it, or the helper, did not follow "
-                    "the protocol."
-                )
-            columns.append(json.dumps(_to_dict(bin_column(feature, part, totals, rules))))
-        await me.send(name, WoeCounts(columns, totals.tolist()))
-    found, own_codes = [], codes.numpy()
-    for k, feature in enumerate(own.bins.features):
-        cells = np.bincount(own_codes[:, k] * 2 + events, minlength=2 * (feature.width + 1)).reshape(-1, 2)
-        column = bin_column(feature, cells, totals, rules)
-        found.append(_follow_merges(column, feature, own.merge[k], seen[k]))
-    return {"columns": [_to_dict(c) for c in found], "totals": totals.tolist()}
-
-
-def _to_dict(column: WoeColumn) -> dict[str, Any]:
-    f = column.feature
-    about: dict[str, Any] = {"cuts": list(f.cuts)} if f.cuts is not None else {"levels": list(f.levels or ())}
-    bins = [[b.name, b.others, b.events, b.woe, b.iv] for b in column.bins]
-    return {"name": f.name, **about, "place": list(column.place), "bins": bins}
-
-
-def _from_dict(entry: Mapping[str, Any]) -> WoeColumn:
-    name = str(entry["name"])
-    feature = (
-        Feature(name, levels=tuple(map(str, entry["levels"])))
-        if "levels" in entry
-        else Feature(name, tuple(float(v) for v in entry["cuts"]))
-    )
-    bins = tuple(WoeBin(str(n), int(o), int(e), float(w), float(v)) for n, o, e, w, v in entry["bins"])
-    return WoeColumn(feature, tuple(int(p) for p in entry["place"]), bins)
-
-
-def _read_column(text: str, own: OwnBins, k: int, seen: Sequence[bool], rows: int, sender: str) -> WoeColumn:
-    """Return a column's bins with its own cuts and levels; what was sent knows only their places."""
-    feature = own.bins.features[k]
-    try:
-        sent = _from_dict(json.loads(text))
-        size = len(sent.bins)
-        if sum(b.rows for b in sent.bins) != rows or min(b.others for b in sent.bins) < 0:
-            raise ValueError("counts of other rows")
-        if feature.cuts is not None:
-            places = [int(c) for c in sent.feature.cuts or ()]
-            if places != sorted(set(places)) or not all(0 <= p < len(feature.cuts) for p in places):
-                raise ValueError("cuts that the column does not have")
-            cuts = tuple(feature.cuts[p] for p in places)
-            names = dict(zip(_intervals(sent.feature.cuts or ()), _intervals(cuts)))
-            real, width = Feature(feature.name, cuts), len(cuts) + 2
-        else:
-            levels = feature.levels or ()
-            names = {str(p): level for p, level in enumerate(levels)}
-            real, width = feature, feature.width + 1
-        if len(sent.place) != width or not all(-1 <= p < size for p in sent.place):
-            raise ValueError("bins that do not cover the column")
-        bins = tuple(
-            WoeBin(_rename(b.name, names), b.others, b.events, float(b.woe), float(b.iv)) for b in sent.bins
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise ProtocolError(f"{sender!r} sent no bins of {feature.name!r}: {error!r:.200}.") from None
-    return _follow_merges(WoeColumn(real, sent.place, bins), feature, own.merge[k], seen)
-
-
-def _rename(name: str, names: Mapping[str, str]) -> str:
-    pieces = re.findall(r"\[[^)]*\)|[^,\s\[]+", name)
-    return ", ".join(names.get(p, p) for p in pieces)
-
-
-def _follow_merges(
-    column: WoeColumn, feature: Feature, merge: Sequence[int], seen: Sequence[bool]
-) -> WoeColumn:
-    """Give cells that were merged, as they have few rows, the bin of the cell that they became.
-
-    `seen`: the cells that had any rows before they were merged.
-    """
-    place, bins = list(column.place), list(column.bins)
-    if feature.cuts is None:
-        joined = [place[merge[k]] if seen[k] else -1 for k in range(len(place))]
-        for name, k in ((OTHER, len(place) - 2), (MISSING, len(place) - 1)):
-            if seen[k] and merge[k] != k and name not in bins[joined[k]].name.split(", "):
-                bins[joined[k]] = replace(bins[joined[k]], name=f"{bins[joined[k]].name}, {name}")
-        return WoeColumn(column.feature, tuple(joined), tuple(bins))
-    missing, became = feature.width, merge[feature.width]
-    if became != missing and seen[missing]:
-        cut = feature.cuts[became - 1] if became else -np.inf  # the lower end of the cell
-        to = place[int(np.searchsorted(np.asarray(column.feature.cuts), cut, side="right"))]
-        place[-1] = to
-        bins[to] = replace(bins[to], name=f"{bins[to].name}, {MISSING}")
-    return WoeColumn(column.feature, tuple(place), tuple(bins))
-
-
-def _cells_seen(own: OwnBins, frame: pd.DataFrame) -> list[list[bool]]:
-    """Which cells of each column have rows."""
-    codes = own.bins.encode(frame)
-    return [
-        (np.bincount(codes[:, k], minlength=f.width + 1) > 0).tolist()
-        for k, f in enumerate(own.bins.features)
-    ]
+SETTINGS = ("bins", "monotone", "min_share", "min_rows", "min_cell")  # that the programs agree on
 
 
 @dataclass
@@ -265,9 +62,15 @@ class VerticalWoeResult(WoeResult):
         """Fit a logistic regression of the event on WOE on secret shares, and turn it into points.
 
         As for parties with the same columns; `tacit.regress` fits it. Its ledger says what was opened.
+        Bins with `epsilon` have no scorecard: `tacit.regress` adds no noise.
         """
         import pandas as pd
 
+        if self.is_private:
+            raise BadParameter(
+                "scorecard: the bins have an ε, and a regression over columns of several parties adds no "
+                "noise: its coefficients would show what the noise hides. Use bins without epsilon."
+            )
         chosen = choose_columns(self.columns, features, min_iv, pdo, base_odds)
         names = {c.name: f"x{k}" for k, c in enumerate(chosen)}
         frames: dict[str, pd.DataFrame] = {}
@@ -288,47 +91,42 @@ class VerticalWoeResult(WoeResult):
 def weigh_vertical(
     parties: Any, options: Mapping[str, Any], on: str | None, helper: str | None, runtime: Any, guard: Any
 ) -> VerticalWoeResult:
-    """Align the tables, count on shares, and return the bins of each party's columns."""
-    options = dict(options)
+    """Align the tables, count on shares or under encryption, and return the bins of each party's columns."""
     helper = helper or ""
     if guard is not None:
         raise bad(OWNER, "guard", guard, "None for vertical parties: secret shares need none")
-    given = [n for n in LEFT_OUT if options.get(n) is not None]
-    if given:
-        allowed = ", ".join(n for n in WOE_OPTIONS if n not in LEFT_OUT)
-        raise bad(OWNER, given[0], options[given[0]], f"left out for vertical parties, which have {allowed}")
-    categories = list(options.pop("categories", None) or [])
     config = check(WoeConfig(**options), OWNER)
+    _check_options(config)
     runtime = None if runtime == "cohort" else runtime
     ledger = Ledger()
-    rows = arrange(parties, "binary", on, config.label, runtime, ledger)
-    event = rows.labels[1] if config.event is None else text_of(config.event)
-    if event not in rows.labels:
-        raise BadData(
-            f"boost.woe: the event is {event!r}; the outcomes of {rows.label!r} are "
-            f"{' and '.join(map(repr, rows.labels))}."
-        )
-    y = (rows.y == rows.labels.index(event)).astype(np.int64)
-    if min(y.sum(), len(y) - y.sum()) < config.min_cell:
-        raise BadData(
-            f"boost.woe: the shared people have {y.sum()} events ({event!r}) and {len(y) - y.sum()} others; "
-            f"at least {config.min_cell} of each are needed (min_cell)."
-        )
+    outcomes = [text_of(v) for v in config.labels or ()]
+    rows = arrange(parties, "binary", on, config.label, runtime, ledger, outcomes)
+    event, y = find_events(rows.y, rows.labels, rows.label, config.event)
+    if config.epsilon is None:
+        check_totals(int((1 - y).sum()), int(y.sum()), config.min_cell)
     names = [rows.label_at, *(n for n in rows.frames if n != rows.label_at)]
     if len(names) < 2 or helper in names:
         raise bad(OWNER, "parties", names, f"at least two, and none called {helper!r}")
-    keys = ("bins", "monotone", "min_share", "min_rows", "min_cell")
-    settings = {k: v for k, v in asdict(config).items() if k in keys}
+    frames = _choose_columns(rows, config)
+    settings = {k: v for k, v in asdict(config).items() if k in SETTINGS}
+    declared = _declare(config, frames) if config.epsilon is not None else {}
+    if declared:
+        settings |= count_columns(declared) | {"epsilon": config.epsilon, "delta": config.delta}
     programs: dict[str, Any] = {}
     for who in names:
-        frame = rows.frames[who]
-        chosen = [*rows.categories[who], *(c for c in categories if c in frame.columns)]
-        own = OwnBins.fit(frame, chosen, config.first_bins, config.min_rows, who)
         shared: dict[str, Any] = {"names": names, "helper": helper, "settings": settings}
-        shared |= {"bins": own.to_dict(), "codes": to_tensor(own.encode(frame))}
-        shared["seen"] = _cells_seen(own, frame)
+        if declared:
+            shared |= prepare_private(frames[who], declared[who], config.first_bins, settings, who)
+        else:
+            chosen = [*rows.categories[who], *(c for c in config.categories or () if c in frames[who])]
+            shared |= prepare(frames[who], chosen, config.first_bins, config.min_rows, who)
         programs[who] = (
-            functools.partial(hold_label, y=torch.from_numpy(y), **shared)
+            functools.partial(
+                hold_label,
+                y=torch.from_numpy(y),
+                declared={n: len(d.names) for n, d in declared.items()} or None,
+                **shared,
+            )
             if who == rows.label_at
             else functools.partial(hold_columns, label_at=rows.label_at, **shared)
         )
@@ -337,33 +135,101 @@ def weigh_vertical(
             help_counts, names=names, label_at=rows.label_at, settings=settings, rows=len(y)
         )
     results = choose_runtime(OWNER, runtime, all_stay=True).run_sync(programs, ledger=ledger)
-    found = {who: [_from_dict(e) for e in results[who]["columns"]] for who in names}
+    ledger.spent[:] = list(dict.fromkeys(ledger.spent))  # all parties paid for one release
+    found = {who: [column_from_dict(e) for e in results[who]["columns"]] for who in names}
     columns = [c for who in names for c in found[who]]
-    twice = sorted({c.name for c in columns if sum(d.name == c.name for d in columns) > 1})
-    if twice:
-        raise BadData(f"boost.woe: several parties have a column {twice[0]!r}. Rename it at one of them.")
-    totals = int((1 - y).sum()), int(y.sum())
+    others, events = results[rows.label_at]["totals"]
     return VerticalWoeResult(
         tuple(columns),
         ledger,
         rows.label,
         event,
-        totals,
+        (int(others), int(events)),
         len(names),
         1,
         (*rows.notes, *note_flat(columns, config)),
+        is_private=config.epsilon is not None,
         owners={c.name: who for who in names for c in found[who]},
-        tables={who: rows.frames[who] for who in names},
+        tables=frames,
         outcome=y,
         label_at=rows.label_at,
         runtime=runtime,
     )
 
 
-async def help_counts(
-    me: Party, names: Sequence[str], label_at: str, settings: Mapping[str, Any], rows: int
-) -> None:
-    """The helper: deals the randomness of one sum."""
-    terms = _terms(names, label_at, me.name, rows, json.dumps(settings, sort_keys=True))
-    me.ledger.stamp(ASSUMES)
-    await histograms.help_sums(me, terms, multiply_words)
+def _check_options(config: WoeConfig) -> None:
+    """Refuse, all at once, what vertical parties cannot have."""
+    problems = []
+    if config.epsilon is None and config.cuts is not None:
+        problems.append(bad(OWNER, "cuts", config.cuts, "left out for vertical parties without epsilon"))
+    if config.epsilon is not None and config.labels is None:
+        problems.append(bad(OWNER, "labels", None, "the two outcomes, with epsilon"))
+    if problems:
+        raise BadParameter("\n".join(map(str, problems)))
+
+
+def find_events(y: np.ndarray, labels: Sequence[str], label: str, event: Any) -> tuple[str, np.ndarray]:
+    """Return the event's name, and 1 for each row that is one."""
+    name = labels[1] if event is None else text_of(event)
+    if name not in labels:
+        raise BadData(
+            f"boost.woe: the event is {name!r}; the outcomes of {label!r} are "
+            f"{' and '.join(map(repr, labels))}."
+        )
+    return name, (y == list(labels).index(name)).astype(np.int64)
+
+
+def _choose_columns(rows: BoostRows, config: WoeConfig) -> dict[str, pd.DataFrame]:
+    """Return the columns of each party that are binned; names must differ."""
+    known = [str(c) for frame in rows.frames.values() for c in frame.columns]
+    twice = sorted({c for c in known if known.count(c) > 1})
+    if twice:
+        raise BadData(f"boost.woe: several parties have a column {twice[0]!r}. Rename it at one of them.")
+    for name in config.features or ():
+        if name not in known:
+            raise bad(OWNER, "features", name, "a column of a party", nearest(str(name), known))
+    chosen = {
+        who: frame[[c for c in frame.columns if config.features is None or c in config.features]]
+        for who, frame in rows.frames.items()
+    }
+    for who, frame in chosen.items():
+        if who != rows.label_at and not len(frame.columns):
+            text = f"a column of {who!r}, too: or leave that party out"
+            raise bad(OWNER, "features", config.features, text)
+    return chosen
+
+
+def _declare(config: WoeConfig, frames: Mapping[str, pd.DataFrame]) -> dict[str, DeclaredColumns]:
+    """Return what is declared about each party's columns."""
+    known = [str(c) for frame in frames.values() for c in frame.columns]
+    declared = DeclaredColumns.read(config.bounds, config.cuts, config.categories, known, OWNER)
+    return {who: declared.only(list(frame.columns)) for who, frame in frames.items()}
+
+
+def count_columns(declared: Mapping[str, DeclaredColumns]) -> dict[str, int]:
+    """Return what the noise depends on: the columns of all parties."""
+    return {
+        "columns": sum(len(d.names) for d in declared.values()),
+        "searched": sum(len(d.bounds) for d in declared.values()),
+    }
+
+
+def prepare(
+    frame: pd.DataFrame, categories: Sequence[str], most: int, min_rows: int, who: str
+) -> dict[str, Any]:
+    """Return what a party's program takes of its columns: bins by quantiles, cells, cells with rows."""
+    own = OwnBins.fit(frame, categories, most, min_rows, who)
+    codes = to_tensor(own.encode(frame))
+    return {"bins": own.to_dict(), "codes": codes, "seen": cells_seen(own, frame)}
+
+
+def prepare_private(
+    frame: pd.DataFrame, declared: DeclaredColumns, most: int, settings: Mapping[str, Any], who: str
+) -> dict[str, Any]:
+    """As `prepare`, of declared columns with an ε: what others see of the bins follows from noisy counts."""
+    noise = CountNoise.read(settings)
+    assert noise is not None
+    table = declared.take(frame, who)
+    own = declared.fit(table, most, noise, os.urandom)
+    seen = [[True] * (f.width + 1) for f in own.bins.features]
+    return {"bins": own.to_dict(), "codes": to_tensor(own.encode(table)), "seen": seen}
