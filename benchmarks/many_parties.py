@@ -143,9 +143,7 @@ def measure(parties: int, rounds: int, processes: int) -> None:
     its_server = fork(
         lambda: server(kits["server"], names, rounds, hub, lambda line: print(" ", line, flush=True))
     )
-    crowds = [
-        fork(lambda j=j: crowd([kits[name] for name in names[j::processes]])) for j in range(processes)
-    ]
+    crowds = [fork(lambda j=j: crowd([kits[name] for name in names[j::processes]])) for j in range(processes)]
     try:
         for pid in (its_server, *crowds):
             os.waitpid(pid, 0)
