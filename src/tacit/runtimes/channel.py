@@ -31,10 +31,10 @@ INLINE = 64 << 10  # bytes of a message that are sent with its head; smaller mes
 # confirm at once after this much; otherwise the link confirms soon after
 ACK_BYTES, ACK_RECORDS = 1 << 20, 64
 QUIET = 2.0  # seconds without any confirmation after which the sender asks
-# an unanswered handshake or probe is repeated after half of QUIET, then after twice the time, until it is this
-# multiple of QUIET. A hub loses nothing unless it restarts or is hostile, and says so if a party is absent. A
-# server that a thousand parties join at once takes seconds to answer: repeats at a fixed rate would grow with
-# the square of the parties
+# an unanswered handshake or probe is repeated after half of QUIET, then after twice the time, until it is
+# this multiple of QUIET. A hub loses nothing unless it restarts or is hostile, and says so if a party is
+# absent. A server that a thousand parties join at once takes seconds to answer: repeats at a fixed rate would
+# grow with the square of the parties
 LONGEST = 8
 MANY = 1024  # unconfirmed records after which the sender waits
 TRIES = 5  # altered records after which the channel fails: the hub is hostile or broken
