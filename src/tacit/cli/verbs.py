@@ -35,6 +35,7 @@ MODULES: tuple[str, ...] = (
     "infer",
     "export",
     "audit",
+    "dpo",
     "ledger",
     "code",
     "provision",
