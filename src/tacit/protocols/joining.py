@@ -368,12 +368,14 @@ class Admission:
         end = None if within is None else clock.now() + within
         began, last_note = clock.now(), ""
         while True:
-            absent = self.list_absent(names)
+            absent = set(self.list_absent(names))
             free = [n for n in names if n in self.ready and n not in self.busy and n not in absent]
+            can_start = set(free)
             missing = [
                 n
                 for n in names
-                if n not in free and (within is None or (n not in self.refused and n not in self.overdue))
+                if n not in can_start
+                and (within is None or (n not in self.refused and n not in self.overdue))
             ]  # refused clients are not awaited
             if (not missing and len(free) >= need) or (
                 end is not None and clock.now() >= end and len(free) >= need

@@ -223,11 +223,12 @@ def answer_sums(
     ledger = Ledger()
 
     def read() -> Any:
-        table = read_rows(data, query.data)
+        table = read_rows(data, query.data, program)
         if owner is not None:
             allowed = owner.policy.columns  # a query that names another column does not find it
             table = table[[c for c in table.columns if not allowed or c in allowed]]
-            check_rows(owner.policy, len(table))
+            if not isinstance(program, Private):  # a refusal would show what the ε hides
+                check_rows(owner.policy, len(table))
         prepared = query.verb.prepare(table, kit.name)
         admit(policy, contract, program, table, answers, folder, query.data.person, lifetime, prepared)
         return prepared
@@ -289,11 +290,12 @@ def sum_here(query: Query, job: str | Path, owner: str, runtime: Any) -> tuple[A
             f"{job}: without --kit all parties run here, and [parties] names {len(query.parties)} of them. "
             'Add one line for each, like north = "north.csv", or give --kit.'
         )
-    frames = {
-        name: query.verb.prepare(read_rows(file, query.data), name) for name, file in query.parties.items()
-    }
     with toml.named(job):
-        program = query.verb.program(query.options, list(frames))
+        program = query.verb.program(query.options, list(query.parties))
+    frames = {
+        name: query.verb.prepare(read_rows(file, query.data, program), name)
+        for name, file in query.parties.items()
+    }
     guard = SecAgg(**{f.name: getattr(query.sums, f.name) for f in dataclasses.fields(query.sums)})
     return program, *run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
 
