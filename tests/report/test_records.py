@@ -114,6 +114,10 @@ def test_a_comparison_without_its_table_is_built_from_the_runs_so_far(compared: 
         ("job.toml", "a = = 1", "job.toml is not TOML"),
         ("ledger.json", "{", "ledger.json is not JSON"),
         ("ledger.json", "[]", "must contain a JSON object, not a list"),
+        ("ledger.json", '{"seen": 5}', "ledger.json is not a ledger"),
+        ("ledger.json", '{"seen": [{"count": NaN}]}', "ledger.json is not a ledger"),
+        ("ledger.json", '{"spent": ["x"]}', "ledger.json is not a ledger"),
+        ("ledger.json", '{"stamps": [1]}', "ledger.json is not a ledger"),
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path: Path, file: str, content: str | None, says: str) -> None:

@@ -184,6 +184,15 @@ class Scorecard:
         return file
 
 
+def is_scorecard(path: str | Path) -> bool:
+    """Whether a file is JSON with the points of a scorecard; `load_scorecard` checks the rest."""
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(data, dict) and "base_points" in data
+
+
 def load_scorecard(path: str | Path) -> Scorecard:
     """Read a card that `save` wrote as JSON; its scores are the same."""
     file = Path(path)

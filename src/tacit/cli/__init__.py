@@ -44,10 +44,11 @@ WIDTH = 160  # of tables that are written to a file or a pipe, which have no wid
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
-    if not (sys.argv[1:] if argv is None else argv):
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words:
         parser.print_help(sys.stderr)
         parser.exit(2)
-    args, rest = parser.parse_known_args(argv)
+    args, rest = parser.parse_known_args(_join_words(words))
     args.rest = rest
     if rest and not getattr(args, "takes_rest", False):
         _unknown(args.parser, rest)
@@ -70,6 +71,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         more = "" if args.debug else " Run it again with --debug for a traceback."
         text = f"internal error (please report it): {type(error).__name__}: {error}.{more}"
         return _failed(args, 1, type(error).__name__, text)
+
+
+def _join_words(words: list[str]) -> list[str]:
+    """Return the words with a verb of two words, such as `party log`, as one.
+
+    `tacit party` also takes a job file: one with such a name is written as ./log.
+    """
+    at = next((i for i, word in enumerate(words) if not word.startswith("-")), len(words))
+    pair = " ".join(words[at : at + 2])
+    return [*words[:at], pair, *words[at + 2 :]] if pair in commands.PAIRS else words
 
 
 @contextlib.contextmanager

@@ -1,13 +1,15 @@
-"""tacit predict: score new rows with the model of a run, or predict with a split network, between real
-parties or with all of them here.
+"""tacit predict: score new rows with the model of a run, boosted trees or a scorecard in a file, or predict
+with a split network, between real parties or with all of them here.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from ..errors import BadParameter
+from ..errors import BadParameter, MissingFiles
 from .split import kit_of, runtime
 from .verbs import KIT, PATIENCE, PROCESSES, WAIT, Answer, answer, arg, parse_columns
 
@@ -16,16 +18,18 @@ def add(verb: Callable[..., Any]) -> None:
     verb(
         "predict",
         _predict,
-        "Score new rows with the model of a run; or predict with a split network, a predictor of `tacit "
-        "ftl`, a regression or boosted trees of several parties: each party brings its part and its own "
-        "rows; the holder of the top, or of the label, gets the predictions.",
+        "Score new rows with the model of a run, or of a file (boosted trees, a scorecard); or predict with "
+        "a split network, a predictor of `tacit ftl`, a regression or boosted trees of several parties: each "
+        "party brings its part and its own rows; the holder of the top, or of the label, gets the "
+        "predictions.",
         arg(
             "part",
-            metavar="RUN|PART",
-            help="the directory of a run, or of a party's model; for a split network the folder of your "
-            "part, and without a kit the folder with all parts",
+            metavar="RUN|MODEL.json|PART",
+            help="the directory of a run, or of a party's model; the file of boosted trees or of a "
+            "scorecard; for a split network the folder of your part, and without a kit the folder with all "
+            "parts",
         ),
-        arg("table", nargs="?", metavar="NEW.csv", help="with a run: the new rows, without labels"),
+        arg("table", nargs="?", metavar="NEW.csv", help="with a run or a file: the new rows, without labels"),
         KIT,
         arg(
             "--file",
@@ -52,24 +56,30 @@ def add(verb: Callable[..., Any]) -> None:
             action="append",
             default=[],
             metavar="COLUMNS",
-            help="with a run: columns to copy to the output, like patient,ward; may be given several times",
+            help="with a run or a file: columns to copy to the output, like patient,ward; may be given "
+            "several times",
         ),
         arg(
             "--threshold",
             type=float,
             metavar="P",
-            help="with a run of two classes: the probability from which the second is predicted",
+            help="with two classes, of a run or a file: the probability from which the second is predicted",
         ),
-        arg("--separator", metavar="SIGN", help="with a run: of the new rows' file (default: detected)"),
+        arg(
+            "--separator",
+            metavar="SIGN",
+            help="with a run or a file: of the new rows' file (default: detected)",
+        ),
         arg(
             "--decimal",
             metavar="SIGN",
-            help="with a run: decimal sign, '.' or ',' (default: as the run's job declares, or '.')",
+            help="with a run or a file: decimal sign, '.' or ',' (default: as the run's job declares, or "
+            "'.')",
         ),
         arg(
             "--encoding",
             metavar="NAME",
-            help="with a run: such as cp1252 (default: UTF-8, or as the run's job declares)",
+            help="with a run or a file: such as cp1252 (default: UTF-8, or as the run's job declares)",
         ),
         arg(
             "--receiver",
@@ -87,24 +97,34 @@ def add(verb: Callable[..., Any]) -> None:
 def _predict(args: Any) -> Answer:
     from ..release.release import has_release
 
-    if args.table is not None or has_release(args.part):
+    if args.table is not None or has_release(args.part) or Path(args.part).is_file():
         return _score(args)
     return _predict_split(args)
 
 
 def _score(args: Any) -> Answer:
-    """Score the rows of a file with the model of a run."""
+    """Score the rows of a file with the model of a run, or of another file."""
+    from ..jobs.boost import score_file as boosted
     from ..release.release import check_release, read_model
     from ..release.score_file import score_file
 
-    check_release(args.part)
-    if args.table is None or args.file or args.kit is not None or args.processes:
+    is_file = Path(args.part).is_file()
+    if not is_file and Path(args.part).suffix == ".json":
+        raise MissingFiles(f"predict: there is no file {args.part}.")
+    if not is_file:
+        check_release(args.part)
+    if args.table is None or args.file or args.kit is not None or args.processes or args.receiver:
         raise BadParameter(
-            f"predict: {args.part} holds the whole model of a run: give it the new rows, without --file, "
-            f"--kit and --processes, like `tacit predict {args.part} new.csv --out scored.csv`."
+            f"predict: {args.part} holds the whole model{'' if is_file else ' of a run'}: give it the new "
+            "rows, without --file, --kit, --receiver and --processes, like `tacit predict "
+            f"{args.part} new.csv --out scored.csv`."
         )
-    scored = score_file(
-        *read_model(args.part),
+    score = (
+        functools.partial(boosted.score_file, args.part)
+        if is_file
+        else functools.partial(score_file, *read_model(args.part))
+    )
+    scored = score(
         args.table,
         args.out,
         keep=parse_columns(args.keep, "--keep"),

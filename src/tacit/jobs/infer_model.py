@@ -88,8 +88,8 @@ class PublicModel:
             return encode_rows(self.inputs.encode(frame), fixed), []
         assert self.release is not None
         assert self.release.pipeline is not None
-        table, _ = score.select_columns(self.release.pipeline, frame)
         recipe = self.release.pipeline.recipe
+        table, _ = score.select_columns(recipe, frame, self.release.pipeline.label)
         table = score.interpret(table, recipe)
         notes = score.note_unseen(score.count_unseen(table, recipe), recipe)
         return self.release.pipeline.encode(table), notes

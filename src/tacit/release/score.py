@@ -28,7 +28,6 @@ from ..parameters import bad, nearest
 if TYPE_CHECKING:
     import pandas
 
-    from ..data.pipeline import Pipeline
     from ..data.recipe import Recipe
     from .release import Release
 
@@ -47,8 +46,8 @@ def score(release: Release, module: nn.Module, rows: Any, threshold: float | Non
         x = _encoded(release, rows)
         index = pd.RangeIndex(len(x))
     else:
-        frame, notes = select_columns(release.pipeline, rows)
         recipe = release.pipeline.recipe
+        frame, notes = select_columns(recipe, rows, release.pipeline.label)
         frame = interpret(frame, recipe)
         x, index = release.pipeline.encode(frame), frame.index
         notes += note_unseen(count_unseen(frame, recipe), recipe)
@@ -59,9 +58,9 @@ def score(release: Release, module: nn.Module, rows: Any, threshold: float | Non
 
 
 def select_columns(
-    pipeline: Pipeline, rows: Any, keep: Sequence[str] = ()
+    recipe: Recipe, rows: Any, label: str = "", keep: Sequence[str] = ()
 ) -> tuple[pandas.DataFrame, list[str]]:
-    """Return the pipeline's columns of a table, and notes about those that are ignored.
+    """Return the recipe's columns of a table, and notes about those that are ignored.
 
     One error names all missing columns. Columns in `keep` are used otherwise, and not noted.
     """
@@ -73,7 +72,7 @@ def select_columns(
         raise bad("predict", "rows", type(rows).__name__, must_be, hint.get(type(rows), ""))
     frame = rows.rename(columns=str)
     known = list(frame.columns)
-    needed = pipeline.recipe.inputs
+    needed = recipe.inputs
     twice = sorted({c for c in needed if known.count(c) > 1})
     missing = [c for c in needed if c not in known]
     if missing or twice:
@@ -88,11 +87,11 @@ def select_columns(
         if twice:
             problems.append(f"two columns are named {', '.join(map(repr, twice))}.")
         raise BadData("predict: " + " ".join(problems))
-    extra = [c for c in known if c not in needed and c not in keep and c != pipeline.label]
+    extra = [c for c in known if c not in needed and c not in keep and c != label]
     shown = ", ".join(map(repr, extra[:10])) + (f" and {len(extra) - 10} more" if len(extra) > 10 else "")
     notes = [f"columns that the model does not use were ignored: {shown}."] if extra else []
-    if pipeline.label in known and pipeline.label not in keep:
-        notes.append(f"{pipeline.label!r} is the label: its values were not used.")
+    if label in known and label not in keep:
+        notes.append(f"{label!r} is the label: its values were not used.")
     return frame[list(needed)], notes
 
 
@@ -141,11 +140,16 @@ def count_unseen(frame: pandas.DataFrame, recipe: Recipe) -> dict[str, tuple[int
     return unseen
 
 
-def note_unseen(unseen: Mapping[str, tuple[int, str]], recipe: Recipe) -> list[str]:
-    """Return one note for each column with cells that are not among its categories."""
+def note_unseen(
+    unseen: Mapping[str, tuple[int, str]], recipe: Recipe, counted: str = "as no category"
+) -> list[str]:
+    """Return one note for each column with cells that are not among its categories.
+
+    `counted` says what such a cell is to the model, if "other" is not one of the categories.
+    """
     notes = []
     for name, (count, example) in unseen.items():
-        as_what = f"as {OTHER!r}" if OTHER in recipe.categories[name] else "as no category"
+        as_what = f"as {OTHER!r}" if OTHER in recipe.categories[name] else counted
         rows = "1 row" if count == 1 else f"{count:,} rows"
         notes.append(
             f"{name!r} has values that are not among its categories, in {rows}, like {example!r}: they count "
@@ -222,10 +226,14 @@ def decode(release: Release, outputs: Tensor, threshold: float | None) -> dict[s
     if release.is_regression:
         mean, std = (0.0, 1.0) if release.pipeline is None else release.pipeline.target
         return {"prediction": (outputs[:, 0] * std + mean).numpy()}
-    p = outputs.softmax(1).numpy()
+    return name_classes(outputs.softmax(1).numpy(), release.labels, threshold)
+
+
+def name_classes(p: np.ndarray, labels: Sequence[str], threshold: float | None) -> dict[str, Any]:
+    """Return the columns of probabilities, and the predicted label."""
     best = p.argmax(1) if threshold is None else (p[:, 1] >= threshold).astype(np.int64)
-    labels = np.array(release.labels, dtype=object)
-    return {**{f"p({label})": p[:, k] for k, label in enumerate(labels)}, "prediction": labels[best]}
+    predicted = np.array(labels, dtype=object)[best]
+    return {**{f"p({label})": p[:, k] for k, label in enumerate(labels)}, "prediction": predicted}
 
 
 def _decode_others(release: Release, outputs: Tensor) -> dict[str, Any]:
@@ -252,7 +260,12 @@ def check_threshold(release: Release, threshold: Any) -> float | None:
     """Return the threshold to use: the given one, or that of the pipeline."""
     if threshold is None:
         return None if release.pipeline is None else release.pipeline.threshold
-    if len(release.labels) != 2:
+    return check_probability(threshold, release.labels)
+
+
+def check_probability(threshold: Any, labels: Sequence[str]) -> float:
+    """Return a given threshold; raise BadParameter unless it is a probability, and of two classes."""
+    if len(labels) != 2:
         raise bad("predict", "threshold", threshold, "None: a threshold is for two classes")
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
         raise bad("predict", "threshold", threshold, "a probability between 0 and 1, or None")

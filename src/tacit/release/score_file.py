@@ -6,9 +6,10 @@ means then does not depend on the other rows: a file with one row is read as one
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 
@@ -30,6 +31,8 @@ from .score import (
 if TYPE_CHECKING:
     import pandas
 
+    from ..data.recipe import Recipe
+
 
 class Scored(NamedTuple):
     """How many rows were scored, where they are, and what is to be said about them."""
@@ -39,14 +42,63 @@ class Scored(NamedTuple):
     notes: list[str]
 
 
+@dataclass(frozen=True)
+class FileModel:
+    """A model of a table, as it scores a file: what its columns are, and the scores of some rows."""
+
+    recipe: Recipe
+    labels: tuple[str, ...]  # of the classes; none: the prediction is a number
+    score: Callable[[pandas.DataFrame], Mapping[str, Any]]  # rows with the recipe's columns → columns
+    label: str = ""  # the column that was predicted in training, if it is known
+    unseen: str = "as no category"  # what a category is to the model that training rows did not have
+    produced: tuple[str, ...] = ()  # the columns that `score` returns; default: p(label) and `prediction`
+
+
 def score_file(
     release: Release,
     module: nn.Module,
     path: str | Path,
     out: str | Path,
     *,
-    keep: Sequence[str] = (),
     threshold: float | None = None,
+    separator: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
+    **options: Any,
+) -> Scored:
+    """Score a file with the model of a run, as `write_scores` does.
+
+    Without `separator` and `decimal` the file is read as the job declares its own, and without `encoding` as
+    UTF-8 or else as the job declares.
+    """
+    if release.pipeline is None:
+        raise BadParameter(
+            "predict: this model was not trained on a table, so it cannot read one. Call run.predict(array) "
+            "in Python."
+        )
+    pipeline, usual = release.pipeline, release.metadata.get("reading", {})
+    threshold = check_threshold(release, threshold)
+
+    def score(frame: pandas.DataFrame) -> Mapping[str, Any]:
+        return decode(release, evaluate(release, module, pipeline.encode(frame)), threshold)
+
+    return write_scores(
+        FileModel(pipeline.recipe, tuple(release.labels), score, pipeline.label),
+        path,
+        out,
+        separator=separator or usual.get("separator"),
+        decimal=decimal or usual.get("decimal", "."),
+        encoding=encoding or (f"utf-8, {usual['encoding']}" if "encoding" in usual else None),
+        **options,
+    )
+
+
+def write_scores(
+    model: FileModel,
+    path: str | Path,
+    out: str | Path,
+    *,
+    keep: Sequence[str] = (),
     separator: str | None = None,
     decimal: str | None = None,
     encoding: str | None = None,
@@ -54,26 +106,16 @@ def score_file(
 ) -> Scored:
     """Write the scores of a file's rows, in their order, to a new file; `keep` are columns to copy to it.
 
-    Without `separator` and `decimal` the file is read as the job declares its own, and without `encoding` as
-    UTF-8 or else as the job declares. The new file appears when it is complete, or not at all.
+    The new file appears when it is complete, or not at all.
     """
-    if release.pipeline is None:
-        raise BadParameter(
-            "predict: this model was not trained on a table, so it cannot read one. Call run.predict(array) "
-            "in Python."
-        )
-    usual = release.metadata.get("reading", {})
-    separator = separator or usual.get("separator")
-    encoding = encoding or (f"utf-8, {usual['encoding']}" if "encoding" in usual else None)
-    decimal = decimal or usual.get("decimal", ".")
+    decimal = decimal or "."
     if decimal not in (".", ","):
         raise bad("predict", "decimal", decimal, "'.' or ','")
     check_encoding("predict", encoding)
     check_table_name(out, "predict: --out ")
     file = check_free(out, force, [path])
-    threshold = check_threshold(release, threshold)
     names = read_header(path, separator, encoding).names
-    produced = (*(f"p({label})" for label in release.labels), "prediction")
+    produced = model.produced or (*(f"p({label})" for label in model.labels), "prediction")
     for column in keep:
         if column not in names:
             raise BadData(f"predict: {path} has no column {column!r} to keep. {nearest(column, list(names))}")
@@ -87,17 +129,15 @@ def score_file(
 
     def parts() -> Iterator[pandas.DataFrame]:
         nonlocal count, notes
-        assert release.pipeline is not None
         for chunk in read_chunks(path, separator=separator, encoding=encoding):
-            frame, notes = select_columns(release.pipeline, chunk, keep)
+            frame, notes = select_columns(model.recipe, chunk, model.label, keep)
             try:
-                frame = interpret(frame, release.pipeline.recipe, decimal)
-                x = release.pipeline.encode(frame)
-                columns = decode(release, evaluate(release, module, x), threshold)
+                frame = interpret(frame, model.recipe, decimal)
+                columns = model.score(frame)
             except BadData as error:
                 place = f", in rows from {count + 1:,} on" if count else ""
                 raise BadData(f"{path}{place}: {error}") from None
-            for name, (cells, example) in count_unseen(frame, release.pipeline.recipe).items():
+            for name, (cells, example) in count_unseen(frame, model.recipe).items():
                 before, first = unseen.get(name, (0, example))
                 unseen[name] = (before + cells, first)
             scores = chunk[list(keep)].assign(**columns)
@@ -107,4 +147,4 @@ def score_file(
             raise BadData(f"{path} has column names and no rows. Give at least one row.")
 
     write_table(parts(), file, text_columns=keep)
-    return Scored(count, file, [*notes, *note_unseen(unseen, release.pipeline.recipe)])
+    return Scored(count, file, [*notes, *note_unseen(unseen, model.recipe, model.unseen)])

@@ -212,7 +212,7 @@ def read_run(directory: str | Path) -> RunRecord:
         job = tomllib.loads(job_text)
     except tomllib.TOMLDecodeError as error:
         raise BadRun(f"{job_file} is not TOML: {error}. Put back the file the run wrote.") from None
-    ledger = _json(ledger_file) if ledger_file.is_file() else None
+    ledger = _check_ledger(_json(ledger_file), ledger_file) if ledger_file.is_file() else None
     return RunRecord(job, tuple(events), ledger, directory.resolve().name, job_text, tuple(warnings))
 
 
@@ -315,6 +315,21 @@ def _events(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
             )
         events.append(event)
     return events, []
+
+
+def _check_ledger(ledger: dict[str, Any], file: Path) -> dict[str, Any]:
+    seen, spent, stamps = (ledger.get(k) or [] for k in ("seen", "spent", "stamps"))
+    if not (
+        all(isinstance(lines, list) for lines in (seen, spent, stamps))
+        and all(isinstance(s, dict) for s in (*seen, *spent))
+        and all(is_finite(s.get(k, 0)) for s in seen for k in ("count", "bytes"))
+        and all(isinstance(text, str) for text in stamps)
+    ):
+        raise BadRun(
+            f"{file} is not a ledger: `seen` and `spent` are lists of objects with numbers of messages and "
+            "bytes, `stamps` is a list of texts. Restore the file or run the job again."
+        )
+    return ledger
 
 
 def _check_comparison(comparison: Any, file: Path) -> dict[str, Any]:

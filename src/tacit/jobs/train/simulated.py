@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -160,10 +160,11 @@ class SimulatedTrainer(Trainer):
         held = [fed.train.of(int(k)) for k in who]
         index = torch.cat(held)
         w = self.weights[i]
-        out = self.task.predict(
+        chunks = self.task.predict_in_chunks(
             w, rows.x[index].to(w.device), None if self.buffers is None else self.buffers[i]
-        ).cpu()
-        losses = self.task.row_losses(out, rows.y[index])
+        )
+        y = rows.y[index]
+        losses = torch.cat([self.task.row_losses(out, y[part]) for part, out in chunks])
         return np.array([float(part.mean()) for part in losses.split([len(h) for h in held])])
 
     def evaluate(self, r: int) -> list[dict[str, Any]]:
@@ -198,12 +199,16 @@ class SimulatedTrainer(Trainer):
 
     def _personal_metrics(self, i: int, held: evaluation.Held) -> dict[str, Any]:
         """Evaluate each party's own model on its own held-out rows, in the place of the server's."""
-        outs = []
-        for k, model in enumerate(self.personal(i)):
-            x = held.rows.x[held.owner == k].to(self.weights.device)
-            outs.append(self.task.predict(model["w"], x, model.get("buffers")).cpu())
-        # rows are ordered by owner
-        return evaluation.measure_own_models(torch.cat(outs), held)
+
+        def chunks() -> Iterator[tuple[slice, torch.Tensor]]:
+            start = 0  # rows are ordered by owner
+            for k, model in enumerate(self.personal(i)):
+                x = held.rows.x[held.owner == k].to(self.weights.device)
+                for part, out in self.task.predict_in_chunks(model["w"], x, model.get("buffers")):
+                    yield slice(start + part.start, start + part.stop), out
+                start += len(x)
+
+        return evaluation.measure_own_models(chunks(), held)
 
     def save(self, i: int) -> State:
         return self.cohort.save(i)
