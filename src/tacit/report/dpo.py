@@ -327,13 +327,15 @@ def _read_answers(file: Path, questions: Mapping[str, str]) -> dict[str, str]:
 def _read_texts(file: Path) -> dict[str, Any]:
     """Read a translation, and name every text that it lacks."""
     given, known = _toml(file), _toml(TEXTS)
-    missing = [
-        f"{key}.{inner}" if inner else key
-        for key, value in known.items()
-        for inner in (value if isinstance(value, dict) else [""])
-        if type(given.get(key)) is not type(value)
-        or (inner and type(given[key].get(inner)) is not type(value[inner]))
-    ]
+    missing = []
+    for key, value in known.items():
+        found = given.get(key)
+        if type(found) is not type(value):
+            missing.append(key)
+        elif isinstance(value, dict) and isinstance(found, dict):
+            missing += [
+                f"{key}.{inner}" for inner, text in value.items() if type(found.get(inner)) is not type(text)
+            ]
     if missing:
         raise BadRun(f"{file} lacks {', '.join(missing)}. Copy them from {TEXTS.name} and translate them.")
     return given
