@@ -109,8 +109,8 @@ def _source(path: str) -> str:
 
 
 def _api(module: ModuleType) -> str:
-    """Every class and function of a module, by the place where it is defined: names are fetched when first used,
-    which a reader of sources cannot follow.
+    """Every class and function of a module, by the place where it is defined: names are fetched when first
+    used, which a reader of sources cannot follow.
     """
     names = getattr(module, "__all__", None) or [n for n in vars(module) if not n.startswith("_")]
     found = {n: getattr(module, n) for n in names}

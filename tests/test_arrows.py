@@ -82,6 +82,8 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         NUMERIC,
     ),  # `local` for all
     "tacit.runtimes.client_states": (("tacit.algorithms.types",), NUMERIC),
+    "tacit.runtimes.shared_rounds": (("tacit.algorithms.types",), NUMERIC),
+    "tacit.runtimes.shared_rows": (("tacit.data.federation", "tacit.data.inputs"), NUMERIC),
     # tables in, tables out; its report is laid out like the others
     "tacit.anonymity": (
         (

@@ -83,7 +83,16 @@ def take_part(
     query = read_job(job)
     check_policy(read_policy(kit.directory), query.options)
     value, shared = answer_sums(
-        kit, query, job, data, WORD, patience=patience, wait=wait, state=state, progress=progress
+        kit,
+        query,
+        job,
+        data,
+        WORD,
+        patience=patience,
+        wait=wait,
+        state=state,
+        progress=progress,
+        read_job=read_job,
     )
     if target is not None:
         write_atomic(target, _received(shared, tuple(query.options.features)))

@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from ... import __version__
+from ...accounting.account import Account
 from ...config import toml
 from ...errors import BadJob, BadKit, BadRun
 from ...files import write_atomic
@@ -22,8 +23,11 @@ from ...guard.secagg import SecAgg
 from ...parties.ledger import Ledger
 from ...results import JobResult
 from ...stats.disclosure import require_effective_rows
+from ...stats.privacy import Private
+from ..kit_run import answering
 from ..ledger_file import record_command
 from ..lifetime import read_lifetime
+from ..owner import Owner, Request, check_rows
 from .answers import AnswerFile
 from .contract import SumContract
 from .parties import coordinator, party
@@ -200,6 +204,7 @@ def take_part(
         wait=wait,
         state=state,
         progress=progress,
+        read_job=lambda file: read_query(word, file),
     )
     return value
 
@@ -220,16 +225,25 @@ def answer_sums(
     wait: float | None,
     state: str | Path | None,
     progress: Report,
+    read_job: Callable[[str | Path], Query],
 ) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
-    """Answer the sums of a job within the owner's policy; return what was done and what the server shared."""
+    """Answer the sums of a job within the owner's policy; return what was done and what the server shared.
+
+    `read_job` reads the owner's templates.
+    """
     program, contract = agree(kit, query, job)
-    folder = _state(kit, state)
+    folder, owner = _state(kit, state), Owner.of(kit)
     policy, lifetime = read_policy(kit.directory), read_lifetime(kit.directory)
     answers = AnswerFile(folder, kit.name, contract.digest)
     ledger = Ledger()
 
     def read() -> Any:
         table = read_rows(data, query.data, program)
+        if owner is not None:
+            allowed = owner.policy.columns  # a query that names another column does not find it
+            table = table[[c for c in table.columns if not allowed or c in allowed]]
+            if not isinstance(program, Private):  # a refusal would show what the ε hides
+                check_rows(owner.policy, len(table))
         prepared = query.verb.prepare(table, kit.name)
         admit(policy, contract, program, table, answers, folder, query.data.person, lifetime, prepared)
         return prepared
@@ -246,8 +260,20 @@ def answer_sums(
             wait=wait,
         )
 
+    request = Request(
+        command,
+        (kit.server,),
+        tuple(contract.tables["parties"]),
+        contract.text,
+        f"{command}: hidden sums in at most {program.max_steps} steps over "
+        f"{len(contract.tables['parties'])} parties",
+        guards=("SecAgg",),
+        epsilon=Account(program.release, program.delta).epsilon(1) if isinstance(program, Private) else None,
+        read_template=lambda file: agree(kit, read_job(file), file)[1].tables,
+    )
     with (
         record_command(kit.directory, ledger, command, kit.name),
+        answering(owner, kit, request),
         require_effective_rows(policy.effective_rows),
     ):
         # a party awaits the coordinator only, which may restart, and no longer than `patience`
