@@ -58,6 +58,7 @@ class SimulatedTrainer(Trainer):
             plans[0].engine,
             guards=self.guards,
             rule=rule_for(plans, task),
+            ranks=context.ranks,
         )
         for i, p in enumerate(plans):
             if p.select is not None:
@@ -68,6 +69,8 @@ class SimulatedTrainer(Trainer):
             self.cohort.load(list(context.states))
         self.task, self.notes = self.cohort.task, self.cohort.notes
         self.name = f"cohort, clients {self.cohort.manner}"
+        if context.ranks is not None:
+            self.notes.append(_describe_ranks(context.ranks.size, self.cohort))
         self._blank: tuple[State, State] | None = None  # messages of the real shapes, for counting bytes
         self.seconds = [seconds_of(p) for p in plans]
         self.clocks = [context.clock] * len(plans)  # virtual clocks, where there is a speed
@@ -298,6 +301,17 @@ class SimulatedTrainer(Trainer):
                 ends = ("server", everyone) if kind in (Upload, Score, Loss, Tested) else (everyone, "server")
                 ledger.record(*ends, kind, what, count=count, bytes=size, how="ideal")
         return ledger
+
+
+def _describe_ranks(size: int, cohort: Cohort) -> str:
+    """Say how many processes share a run, and what that does to its result."""
+    if cohort.task.draws:
+        same = "the model differs with their number, because it draws random numbers of its own"
+    elif cohort.device.type == "cpu":
+        same = "the model has the same bits with any number of them"
+    else:
+        same = "with another number of them the model differs by rounding, because a GPU's sums have no order"
+    return f"{size} ranks share the clients of every round; {same}"
 
 
 def all_parties(p: Plan) -> str:
