@@ -7,7 +7,7 @@ from typing import Any
 
 from ..jobs.stats.words import HOMES
 from .sums import run_sum_job, write_files
-from .verbs import CHANGES, DATA, PATIENCE, PROCESSES, QUIET, STATE, Answer, arg
+from .verbs import CHANGES, DATA, PATIENCE, PROCESSES, QUIET, STATE, WAIT, Answer, arg
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -28,6 +28,7 @@ def add(verb: Callable[..., Any]) -> None:
         arg("--out", metavar="FILE.html", help="write the report here"),
         CHANGES,
         PROCESSES,
+        WAIT,
         PATIENCE,
         QUIET,
     )

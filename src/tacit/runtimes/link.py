@@ -39,6 +39,7 @@ from .channel import Channel, new_life
 from .envelope import ABSENT, FAILED, MAIL, METHOD, PRESENT, VERSION, WELCOME, pack, unpack
 from .hub import OPTIONS
 from .kits import CertificateIdentity, Kit, keep_revocations
+from .monitoring import Pulse
 
 log = logging.getLogger("tacit.party")
 # seconds until a separate confirmation is sent: longer than an answer usually takes, which confirms as well
@@ -110,6 +111,7 @@ class Link:
         self.connections = 0
         self.sent_bytes = 0  # of messages, before encryption
         self.connected = asyncio.Event()
+        self.pulse = Pulse()
         self._news, self._room = asyncio.Event(), asyncio.Event()
         self._to_write: dict[str, Channel] = {}  # channels that may have something to send, in turn
         self._to_confirm: dict[str, Channel] = {}  # channels that received what is not confirmed yet
@@ -496,6 +498,7 @@ class Link:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK)
+            self.pulse.beat()
             for channel in self.channels.values():
                 if self.connected.is_set():
                     channel.tick(time.monotonic())

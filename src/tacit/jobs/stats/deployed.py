@@ -94,6 +94,7 @@ def coordinate(
     *,
     changes: list[str] | None = None,
     patience: float = 300.0,
+    wait: float | None = None,
     state: str | Path | None = None,
     progress: Report = lambda done, most: None,
     note: Callable[[str], None] = log.info,
@@ -101,10 +102,19 @@ def coordinate(
     """Run the coordinator's part of a query and return its result; the parties are started by their owners.
 
     Opened sums are kept in `state` (default: state in the kit): after a kill, the same command goes on.
+    `wait`: seconds for the parties to start (None: forever).
     """
     query = read_query(word, job, changes)
     program, _, found, ledger = coordinate_sums(
-        kit, query, job, f"stats {word}", patience=patience, state=state, progress=progress, note=note
+        kit,
+        query,
+        job,
+        f"stats {word}",
+        patience=patience,
+        wait=wait,
+        state=state,
+        progress=progress,
+        note=note,
     )
     return query.verb.conclude(query.options, program, found, ledger)
 
@@ -116,6 +126,7 @@ def coordinate_sums(
     command: str,
     *,
     patience: float,
+    wait: float | None,
     state: str | Path | None,
     progress: Report,
     note: Callable[[str], None],
@@ -159,6 +170,7 @@ def coordinate_sums(
             share=share,
             absence=link.measure_absence,
             patience=patience,
+            wait=wait,
         )
 
     with record_command(kit.directory, ledger, command, kit.name):
@@ -174,6 +186,7 @@ def take_part(
     *,
     state: str | Path | None = None,
     patience: float = 300.0,
+    wait: float | None = None,
     progress: Report = lambda done, most: None,
 ) -> dict[str, Any]:
     """Run a party's part: answer the query of the job file that its owner agreed to, and no other.
@@ -188,6 +201,7 @@ def take_part(
         data,
         f"stats {word}",
         patience=patience,
+        wait=wait,
         state=state,
         progress=progress,
         read_job=lambda file: read_query(word, file),
@@ -208,6 +222,7 @@ def answer_sums(
     command: str,
     *,
     patience: float,
+    wait: float | None,
     state: str | Path | None,
     progress: Report,
     read_job: Callable[[str | Path], Query],
@@ -242,6 +257,7 @@ def answer_sums(
             server=kit.server,
             within=query.sums.within,
             answered=lambda step: progress(step + 1, program.max_steps),
+            wait=wait,
         )
 
     request = Request(

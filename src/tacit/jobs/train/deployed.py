@@ -146,15 +146,19 @@ def coordinate(
     resume: bool = False,
     watch: Callable[[Event], None] | None = None,
     patience: float = 300.0,
+    on_link: Callable[[Link], None] | None = None,
 ) -> Result:
-    """Run the server's part of a run across organizations; clients are started by their owners."""
+    """Run the server's part of a run across organizations; clients are started by their owners.
+
+    `on_link` is called with the connection to the hub, for those who watch it.
+    """
     if kit.role != "server":
         raise BadKit(
             f"this is the kit of {kit.name!r} (a {kit.role}); a job is run with the server's kit. A client "
             "gives --data."
         )
     layout, options = read(job, changes, read_approved(kit.directory))
-    runtime = check(Deployed(kit, layout_of(layout, options), deadline, at_least, patience))
+    runtime = check(Deployed(kit, layout_of(layout, options), deadline, at_least, patience, on_link))
     seen = Ledger()
     with toml.named(job), record_command(kit.directory, seen, "party", kit.name):
         result = train(
