@@ -1,9 +1,9 @@
 # Everything on a fresh machine: `make demo` and `make test` each create .venv, install, and run.
 PYTHON ?= python3
 BIN := .venv/bin
-SOURCES := src tests benchmarks examples
+SOURCES := src tests benchmarks examples mkdocs_hooks.py
 
-.PHONY: demo test test-all lint bench browser clean fuzz
+.PHONY: demo test test-all lint bench browser clean docs fuzz
 
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -33,6 +33,11 @@ lint: .venv/installed
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
+
+# A searchable site in build/site; open build/site/index.html.
+docs: .venv/installed
+	$(BIN)/python examples/gallery.py build/gallery
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: .venv/installed
 	bash benchmarks/peers/install.sh

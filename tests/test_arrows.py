@@ -82,6 +82,8 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         NUMERIC,
     ),  # `local` for all
     "tacit.runtimes.client_states": (("tacit.algorithms.types",), NUMERIC),
+    "tacit.runtimes.shared_rounds": (("tacit.algorithms.types",), NUMERIC),
+    "tacit.runtimes.shared_rows": (("tacit.data.federation", "tacit.data.inputs"), NUMERIC),
     # tables in, tables out; its report is laid out like the others
     "tacit.anonymity": (
         (
@@ -154,6 +156,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "tacit.data.cells",
             "tacit.data.federation",
             "tacit.data.skews",
+            "tacit.data.table_files",  # what a file writes for a missing value
             "tacit.files",
             "tacit.numbers",
             "tacit.parties.ledger",

@@ -17,6 +17,7 @@ TacitError
 ├── QueryRefused     the data holder's policy does not allow a query
 ├── BadKit           a start kit or a certificate cannot be used
 ├── NoHub            the hub cannot be reached, or does not admit this party
+├── RankLost         a process of a simulation over several ranks stopped; it names the rank
 └── PartyFailed      a party's program stopped with an error; it names the party
 
 Each message says what happened, what is allowed, and what to do.
@@ -115,6 +116,10 @@ class BadKit(TacitError):
 
 
 class NoHub(TacitError):
+    pass
+
+
+class RankLost(TacitError):
     pass
 
 

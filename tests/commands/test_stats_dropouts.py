@@ -152,3 +152,13 @@ def test_parties_end_if_the_coordinator_is_killed_and_stays_away(place: Place) -
     assert [role.wait() for role in roles.values()] == [2, 2]
     assert all("'server' has been disconnected for" in role.log.read_text() for role in roles.values())
     check_equal(place.resume())
+
+
+@pytest.mark.parametrize(("name", "late"), [("server", "'cleveland', 'hungarian', 'va'"), ("va", "'server'")])
+def test_a_wait_ends_if_the_others_do_not_start(place: Place, name: str, late: str) -> None:
+    role = Role(place.path, name, *words(name, 300), "--wait", "0.2")
+    place.running.append(role)
+    assert role.wait() == 2
+    text = " ".join(role.log.read_text().split())
+    assert f"{late} did not start within 0.2 s, so '{name}' stopped" in text, text
+    assert not list(place.path.glob("kits/*/state/*"))

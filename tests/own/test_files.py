@@ -53,6 +53,49 @@ def test_files_of_parties_give_the_model_of_the_same_arrays(tmp_path, ending: st
     assert run.metrics["accuracy"] == expected.metrics["accuracy"]
 
 
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+@pytest.mark.parametrize("named", [None, ["x2", "x0", "x1", "x3"]])
+def test_columns_are_read_by_name_whatever_their_order_in_a_file(tmp_path, ending: str, named: Any) -> None:
+    files = {"a": write(tmp_path, 0, 70, ending), "b": write(tmp_path, 70, 120, ending)}
+    same = data.from_parquet_files(files, label="y", columns=named)
+    other = table(70, 120).select(["x3", "y", "x0", "x2", "x1"])
+    if ending == "parquet":
+        pq.write_table(other, files["b"], row_group_size=16)
+    else:
+        with pa.OSFile(str(files["b"]), "wb") as out, pa.ipc.new_file(out, other.schema) as file:
+            file.write_table(other, max_chunksize=16)
+    fed = data.from_parquet_files(files, label="y", columns=named)
+    assert isinstance(fed.rows.x, Stored)
+    assert isinstance(same.rows.x, Stored)
+    x, y = numbers()
+    order = [2, 0, 1, 3] if named else [0, 1, 2, 3]
+    assert torch.equal(fed.rows.x.read(), x[:120, order])
+    assert torch.equal(fed.rows.x.read(), same.rows.x.read())
+    assert torch.equal(fed.rows.y, y[:120])
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda t: t.drop_columns(["x1"]), r"0\.parquet has it"),
+        (lambda t: t.rename_columns(["x0", "x1", "x2", "x4", "y"]), r"70\.parquet has no column 'x3'"),
+        (
+            lambda t: t.append_column("x4", t["x0"]),
+            r"70\.parquet has the column 'x4', and .*0\.parquet does not",
+        ),
+        (lambda t: t.append_column("x0", t["x0"]), r"has several columns 'x0'"),
+        (lambda t: t.drop_columns(["y"]), r"70\.parquet has no column 'y'"),
+    ],
+)
+def test_files_with_other_columns_are_refused_by_name(tmp_path, change: Any, text: str) -> None:
+    files = {"a": write(tmp_path, 0, 70), "b": write(tmp_path, 70, 120)}
+    pq.write_table(change(table(70, 120)), files["b"])
+    with pytest.raises(BadData, match=text):
+        data.from_parquet_files(files, label="y")
+    if "x4', and" in text:  # columns that are not asked for do not matter
+        assert len(data.from_parquet_files(files, label="y", columns=["x0"]).rows.y) == 120
+
+
 def test_columns_of_lists_are_named_inputs(tmp_path) -> None:
     x, y = rows()
     columns = {k: pa.array(v.tolist()) for k, v in x.items()}

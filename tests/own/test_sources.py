@@ -13,7 +13,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 import tacit
 from tacit import algorithms, data
-from tacit.data.inputs import Stored
+from tacit.data import torch_datasets
+from tacit.data.inputs import Inputs, Stored, read
 from tacit.errors import BadData, BadParameter
 
 from .test_inputs import flat, rows, two_inputs
@@ -250,3 +251,17 @@ def test_bad_arguments_name_what_is_allowed() -> None:
         data.from_torch({})
     with pytest.raises(BadParameter, match="limit is 0"):
         data.from_torch({"a": Stream(pairs(0, 9))}, limit=0)
+
+
+@pytest.mark.parametrize("keep", ["memory", "disk", "source"])
+def test_entries_of_items_are_found_by_name_whatever_their_order(keep: str, tmp_path, monkeypatch) -> None:
+    """Two inputs of one shape, whose order changes within a party and between blocks."""
+    monkeypatch.setattr(torch_datasets, "BLOCK", 7)
+    x, y = numbers(60)
+    items = [{"a": x[i, :2], "b": x[i, 2:], "y": int(y[i])} for i in range(60)]
+    items = [dict(reversed(item.items())) if i % 3 or i > 40 else item for i, item in enumerate(items)]
+    fed = data.from_torch({"p": Items(items[:33]), "q": Items(items[33:])}, keep=keep, folder=tmp_path)
+    found = read(fed.rows.x)
+    assert isinstance(found, Inputs)
+    assert torch.equal(found.parts["a"], x[:, :2])
+    assert torch.equal(found.parts["b"], x[:, 2:])

@@ -155,6 +155,10 @@ def test_without_a_mechanism_it_says_plainly_who_saw_the_updates(tmp_path: Path)
     ]
     assert verdict.privacy([spent]) == []
     assert verdict.privacy([endless]) == verdict.privacy([bare])
+    hidden = dataclasses.replace(bare, job={**bare.job, "guard": [{"name": "Clip"}, {"name": "SecAgg"}]})
+    assert verdict.privacy([hidden]) == [
+        "No differential privacy: there is no bound on what the messages below reveal."
+    ]
 
 
 def test_gain_is_stated_on_the_global_test_set_and_on_each_partys_own_rows():

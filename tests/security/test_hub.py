@@ -135,7 +135,10 @@ def test_a_dropped_or_delayed_frame_in_a_stream_is_noticed() -> None:
     assert any("is missing: record" in n for n in noticed), noticed
 
 
-def test_a_hub_that_alters_everything_is_named_and_the_party_stops() -> None:
+def test_a_hub_that_alters_everything_is_named_and_the_party_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "QUIET", 0.05)  # repeat soon, so that the test is short
+    monkeypatch.setattr(link, "TICK", 0.02)
+
     async def play() -> None:
         async with Net.of("a", "b", tap=Spy(lambda n, data: [data[:-1] + bytes((data[-1] ^ 1,))])) as net:
             await net.run(a=lambda me: throw(me, "b"), b=lambda me: catch(me, "a"))

@@ -14,6 +14,7 @@ from tacit.jobs.stats.answers import AnswerFile
 from tacit.jobs.stats.contract import QueryNotAgreed, SumContract
 from tacit.jobs.stats.parties import coordinator, member
 from tacit.jobs.stats.run import run_sums
+from tacit.runtimes.inprocess import InProcess
 from tacit.runtimes.processes import Processes
 from tacit.stats.tables import from_plain, to_plain
 from tests.stats.programs import Variance, dying_member
@@ -155,3 +156,33 @@ def test_bad_options_are_refused(options, match):
 def test_a_single_party_has_no_secure_sum():
     with pytest.raises(BadParameter, match="a sum of one party is its own"):
         run_sums(PROGRAM, {"a": FRAMES["north"]}, runtime="inprocess")
+
+
+def _run_without(absent, wait, threshold=1.0):
+    """Run parties of which one never starts."""
+    contract = SumContract.of(PROGRAM, list(FRAMES), threshold=threshold)
+    programs = {
+        name: functools.partial(member, contract=contract.text, table=to_plain(frame), state=None)
+        for name, frame in FRAMES.items()
+        if name != absent
+    }
+
+    async def never_starts(me):
+        return None
+
+    programs[absent] = never_starts
+    programs["server"] = functools.partial(
+        coordinator, contract=contract, program=PROGRAM, wait=wait, within=0.2
+    )
+    return InProcess().run_sync(programs)["server"]
+
+
+def test_a_coordinator_waits_as_long_as_it_is_told_for_parties_to_start():
+    with pytest.raises(PartyFailed, match=r"'west' did not start within 0\.2 s, so 'server' stopped"):
+        _run_without("west", 0.2)
+
+
+def test_below_a_threshold_of_1_enough_parties_are_enough():
+    found = _run_without("west", 60.0, threshold=0.6)
+    both = pd.concat([FRAMES["north"], FRAMES["south"]])["x"]
+    assert found == pytest.approx((both.mean(), both.var()), rel=1e-14)

@@ -24,6 +24,7 @@ from ..protocols.sum_steps import Down
 from ..stats import level_sketch
 from ..stats.bounded_design import leave_out
 from ..stats.columns import _natural, known_values, numbers, text_of
+from ..stats.declared import read_declared, to_numbers
 from ..stats.recall import recall
 from ..stats.tables import check_columns
 from .bins import Bins, Feature
@@ -189,11 +190,21 @@ def prepare_declared(program: PrivateBoostProgram | PrivateWoeProgram, table: pd
 
     def build() -> OwnRows:
         terms = program.about
-        check_columns(table, [terms.label], "this party")
+        check_columns(table, [*terms.columns, terms.label], "this party")
+        frame = pd.DataFrame(
+            {
+                name: read_declared(table[name], terms.levels[name])
+                if name in terms.categorical
+                else to_numbers(table[name])
+                for name in terms.columns
+            },
+            index=pd.RangeIndex(len(table)),
+        )
         column = table[terms.label]
-        good = {v: not terms.labels or text_of(v) in terms.labels for v in known_values(column)}
-        keep = np.array([good.get(v, False) for v in column], dtype=bool)
-        return OwnRows(terms, leave_out(table, ~keep, "no label, or one that is not declared"))
+        label = read_declared(column, terms.labels) if terms.labels else to_numbers(column)
+        frame[terms.label] = label
+        keep = np.isin(label, terms.labels) if terms.labels else ~np.isnan(label)
+        return OwnRows(terms, leave_out(frame, ~keep, "no label, or one that is not declared"))
 
     return recall(table, ("boost", program.token), build)
 

@@ -44,10 +44,11 @@ WIDTH = 160  # of tables that are written to a file or a pipe, which have no wid
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
-    if not (sys.argv[1:] if argv is None else argv):
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words:
         parser.print_help(sys.stderr)
         parser.exit(2)
-    args, rest = parser.parse_known_args(argv)
+    args, rest = parser.parse_known_args(_join_words(words))
     args.rest = rest
     if rest and not getattr(args, "takes_rest", False):
         _unknown(args.parser, rest)
@@ -70,6 +71,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         more = "" if args.debug else " Run it again with --debug for a traceback."
         text = f"internal error (please report it): {type(error).__name__}: {error}.{more}"
         return _failed(args, 1, type(error).__name__, text)
+
+
+def _join_words(words: list[str]) -> list[str]:
+    """Return the words with a verb of two words, such as `party log`, as one.
+
+    `tacit party` also takes a job file: one with such a name is written as ./log.
+    """
+    at = next((i for i, word in enumerate(words) if not word.startswith("-")), len(words))
+    pair = " ".join(words[at : at + 2])
+    return [*words[:at], pair, *words[at + 2 :]] if pair in commands.PAIRS else words
 
 
 @contextlib.contextmanager
@@ -305,9 +316,12 @@ def _run(args: argparse.Namespace) -> Answer:
 
     job = _job_of(args, "run", config.of_run)
     options = job.train()  # refuses what is not a single run, before any data are read
+    import tacit
+
+    if _is_follower(options):
+        return _follow(args, job, lambda feds: tacit.train(*feds, **options))
     out = _out(args) if args.resume is None else Path(args.resume)
     (fed,) = job.federations()
-    import tacit
 
     from ..config.audit import keep_terms, kept_terms
     from ..config.toml import named
@@ -331,6 +345,25 @@ def _run(args: argparse.Namespace) -> Answer:
     args.code = 0 if found.passed else 2
     args.result_lines = [found.headline()]
     return answer_run(result, out, watch.notes, [*lines, *found.lines()], released=found.passed)
+
+
+def _is_follower(options: Mapping[str, Any]) -> bool:
+    """Whether another process, rank 0 of torchrun or srun, writes and prints the result."""
+    if "RANK" not in os.environ and "SLURM_PROCID" not in os.environ:
+        return False
+    from ..runtimes.ranks import is_follower
+
+    return is_follower(options.get("ranks", "auto"))
+
+
+def _follow(args: argparse.Namespace, job: Any, compute: Callable[..., Any]) -> Answer:
+    """Compute this rank's share of a job, and answer nothing."""
+    from ..config.toml import named
+
+    args.json, args.quiet = False, True
+    with named(job.file):
+        compute(job.federations())
+    return {}, lambda console: None
 
 
 def answer_run(result: Result, out: Path, notes: list[str], lines: list[str], **more: Any) -> Answer:
@@ -391,10 +424,13 @@ def _compare(args: argparse.Namespace) -> Answer:
     from ..config import job as config
 
     job = _job_of(args, "compare", config.of_comparison)
-    options, out = job.compare(), _out(args) if args.resume is None else Path(args.resume)
-    feds = job.federations()
+    options = job.compare()
     import tacit
 
+    if _is_follower(options):
+        return _follow(args, job, lambda feds: tacit.compare(feds, **options))
+    out = _out(args) if args.resume is None else Path(args.resume)
+    feds = job.federations()
     from ..config.toml import named
     from .progress import Watch
 

@@ -47,8 +47,6 @@ def _boost(args: Any) -> Answer:
 
     if has_party_tables(args.job, "boost"):
         return _boost_vertical(args, boost_deployed)
-    if args.wait is not None:
-        raise BadParameter("boost: --wait is for parties with different columns ([parties.NAME] tables).")
     if args.out is not None:
         check_absent(args.out)
     return run_sum_job(

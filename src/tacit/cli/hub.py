@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .logs import LOG, MONITOR, start_logs
 from .verbs import Answer, arg
 
 
@@ -17,6 +18,8 @@ def add(verb: Callable[..., Any]) -> None:
         arg(
             "--listen", metavar="ADDRESS:PORT", help="where to accept connections (default: as in party.toml)"
         ),
+        MONITOR,
+        LOG,
     )
 
 
@@ -28,9 +31,9 @@ def _hub(args: Any) -> Answer:
     from dataclasses import replace
 
     from ..runtimes import hub, kits
-    from .party import logs
 
-    logs()
+    start_logs(args.log)
     kit = kits.load(args.kit)
-    asyncio.run(hub.serve(kit if args.listen is None else replace(kit, listen=args.listen)))
+    kit = kit if args.listen is None else replace(kit, listen=args.listen)
+    asyncio.run(hub.serve(kit, monitor=args.monitor))
     return {}, lambda console: None

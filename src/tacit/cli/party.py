@@ -4,12 +4,13 @@ this machine.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadParameter
+from .logs import LOG, MONITOR, log_event, start_logs
 from .verbs import CHANGES, DATA, PATIENCE, QUIET, SET, STATE, Answer, answer, arg, one_of
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ def add(verb: Callable[..., Any]) -> None:
             arg("--resume", metavar="DIR", help="server: resume a run that was stopped"),
         ),
         PATIENCE,
+        MONITOR,
+        LOG,
         QUIET,
     )
     verb(
@@ -98,13 +101,6 @@ def add(verb: Callable[..., Any]) -> None:
     )
 
 
-def logs() -> None:
-    """What happens to connections, on stderr: an operator reads it when something is wrong."""
-    import logging
-
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
-
-
 def _party(args: Any) -> Answer:
     from ..runtimes.processes import need_net
 
@@ -121,7 +117,7 @@ def _party(args: Any) -> Answer:
         )
     if args.check:
         return _check(args, deployed.check_party(kit, args.job, args.data))
-    logs()
+    start_logs(args.log)
     if kit.role == "client":
         if args.script is not None:
             return _run_script(args, kit)
@@ -131,7 +127,7 @@ def _party(args: Any) -> Answer:
                 "a job as well, the server's must be "
                 "that job. Or give --script with your own training script."
             )
-        for name in ("deadline", "at_least", "out", "resume"):
+        for name in ("deadline", "at_least", "out", "resume", "monitor"):
             if getattr(args, name) is not None:
                 raise BadParameter(
                     f"party: --{name.replace('_', '-')} is the server's, and {kit.name!r} is a client. "
@@ -183,6 +179,8 @@ def _contribution(value: dict[str, Any]) -> Answer:
 
 def _coordinate(args: Any, kit: Any, deployed: Any) -> Answer:
     from ..jobs.approved import read_approved
+    from ..jobs.train.serving import ServerFigures
+    from ..runtimes.monitoring import Monitor
     from . import _out, check_resume
     from .progress import Watch
 
@@ -190,7 +188,20 @@ def _coordinate(args: Any, kit: Any, deployed: Any) -> Answer:
         check_resume(args, "party", "run", "job.toml")
     out = _out(args) if args.resume is None else Path(args.resume)
     rounds = deployed.read(args.job, args.changes, read_approved(kit.directory))[1].get("rounds", 0)
-    with Watch(args.quiet, rounds=rounds) as watch:
+    with ExitStack() as stack:
+        watch = stack.enter_context(Watch(args.quiet or args.log == "json", rounds=rounds))
+        figures = ServerFigures()
+        if args.monitor is not None:
+            stack.enter_context(
+                Monitor(args.monitor, figures.metrics, figures.why_not_ready, figures.is_alive)
+            )
+
+        def show(event: dict[str, Any]) -> None:
+            watch(event)
+            figures.watch(event)
+            if args.log == "json":
+                log_event(event)
+
         result = deployed.coordinate(
             kit,
             args.job,
@@ -199,8 +210,9 @@ def _coordinate(args: Any, kit: Any, deployed: Any) -> Answer:
             at_least=args.at_least,
             out=out,
             resume=args.resume is not None,
-            watch=watch,
+            watch=show,
             patience=args.patience,
+            on_link=figures.use,
         )
     return _answer(result, out)
 

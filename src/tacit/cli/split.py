@@ -108,7 +108,7 @@ def kit_of(folder: str, what: str) -> Any:
 
     need_net(what)
     from ..runtimes import kits
-    from .party import logs
+    from .logs import start_logs
 
-    logs()
+    start_logs()
     return kits.load(folder)

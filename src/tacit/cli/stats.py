@@ -50,8 +50,6 @@ def _stats(args: Any) -> Answer:
 
     if args.query == "woe" and has_party_tables(args.job, "stats"):
         return _weigh_vertical(args)
-    if args.wait is not None:
-        raise BadParameter("stats: --wait is for woe over different columns ([parties.NAME] tables).")
     return run_sum_job(
         args,
         "stats",

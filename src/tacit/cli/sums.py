@@ -36,13 +36,15 @@ def run_sum_job(
     if args.kit is None:
         if args.data is not None:
             raise BadParameter(f"{verb}: --data is a party's own table and needs its --kit.")
+        if args.wait is not None:
+            raise BadParameter(f"{verb}: --wait is for parties with their --kit; here all start together.")
         runtime = "processes" if args.processes else "cohort"
         return show(deployed.run_here(*job, changes=args.changes, runtime=runtime))
     if args.processes:
         raise BadParameter(
             f"{verb}: --processes runs all parties here, --kit runs one of them. Give only one of the two."
         )
-    options = {"patience": args.patience, "state": args.state, "progress": _progress(args)}
+    options = {"patience": args.patience, "wait": args.wait, "state": args.state, "progress": _progress(args)}
     kit = kit_of(args.kit, f"tacit {verb} --kit")
     if args.data is None:
         return show(deployed.coordinate(kit, *job, changes=args.changes, **options))

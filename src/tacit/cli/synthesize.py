@@ -128,9 +128,9 @@ def _synthesize(args: argparse.Namespace) -> Answer:
             need_net("tacit synthesize --kit")
             from ..jobs.kit_run import telling
             from ..runtimes import kits
-            from .party import logs
+            from .logs import start_logs
 
-            logs()
+            start_logs()
             kit, rows = kits.load(args.kit), args.rows
             with telling(kit):
                 _check_role(args, kit)

@@ -35,14 +35,19 @@ MODULES: tuple[str, ...] = (
     "infer",
     "export",
     "audit",
+    "dpo",
     "ledger",
     "code",
     "provision",
     "hub",
     "party",
+    "owner",
     "study",
 )
 
+
+# verbs of two words whose first word is a verb as well
+PAIRS = ("party requests", "party approve", "party deny", "party log")
 
 Answer = tuple[Any, Callable[[Any], None]]  # plain values, and a function that prints them for people
 

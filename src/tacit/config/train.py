@@ -345,6 +345,13 @@ class TrainConfig:
         simulated=True,
         doc="simulate clients as one stack, one after the other, or on a GPU with compiled steps",
     )
+    ranks: str = choice(
+        "auto",
+        ("auto", "off"),
+        simulated=True,
+        doc="share the clients of every round among the processes that torchrun or srun started, if it did; "
+        "'off': every process trains by itself",
+    )
     runtime: Any = component(
         "cohort",
         keep,
@@ -559,6 +566,8 @@ def to_tables(config: TrainConfig) -> dict[str, Any]:
     tables["train"] = {
         name: NONE if v is None else list(v) if isinstance(v, tuple) else v for name, v in values.items()
     }
+    if config.ranks == "auto":  # how many processes share a run is not a part of it
+        del tables["train"]["ranks"]
     for name in TABLES[2:]:
         if name in IN_PYTHON:
             continue

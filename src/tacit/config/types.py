@@ -40,6 +40,7 @@ class TrainOptions(TypedDict, total=False):
     device: str
     precision: str
     engine: str
+    ranks: str
     runtime: str | Runtime
     evaluate_every: int
     min_rows: int
@@ -85,6 +86,7 @@ class CompareOptions(TypedDict, total=False):
     device: str
     precision: str
     engine: str
+    ranks: str
     evaluate_every: int
     min_rows: int
     landscape: bool
@@ -118,6 +120,7 @@ class GossipOptions(TypedDict, total=False):
     device: str
     precision: str
     engine: str
+    ranks: str
     runtime: str | Runtime
     evaluate_every: int
     min_rows: int

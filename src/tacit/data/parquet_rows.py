@@ -47,6 +47,9 @@ def from_parquet_files(
     Clients run one by one. Columns of numbers together are one row of features; where a column has lists of
     one length, columns are the model's named inputs. Numbers are used as they are: tables that need scaling
     or have categories are read with `from_parquet`.
+
+    Columns are read by name, in the order of `columns` or else of the first file; other files may have them
+    in another order. Without `columns` all files must have the same ones.
     """
     if not isinstance(parties, Mapping) or not parties:
         given = type(parties).__name__ if parties else parties
@@ -55,12 +58,13 @@ def from_parquet_files(
     sets = [*parties.values(), *([] if test is None else [test])]
     labels: list[np.ndarray] = []
     sizes: list[int] = []
+    order = _ColumnOrder(name, label, None if columns is None else tuple(columns))
 
     def rows() -> Iterator[Tensor | Inputs]:
         for files in sets:
             before = sum(map(len, labels))
             for file in [files] if isinstance(files, str | os.PathLike) else files:
-                for batch in _batches(name, Path(file), label, columns):
+                for batch in _batches(name, Path(file), order):
                     labels.append(_label(name, Path(file), label, batch))
                     yield _features(name, Path(file), batch.drop_columns([label]))
             sizes.append(sum(map(len, labels)) - before)
@@ -85,7 +89,7 @@ def from_parquet_files(
     return data.by(PARTY, seed=seed, held_fraction=held_fraction)
 
 
-def _batches(name: str, path: Path, label: str, columns: Sequence[str] | None) -> Iterator[pa.Table]:
+def _batches(name: str, path: Path, order: _ColumnOrder) -> Iterator[pa.Table]:
     """Return blocks of a file; a Parquet file is decoded by row groups, an Arrow file is memory-mapped."""
     try:
         import pyarrow as pa
@@ -97,14 +101,14 @@ def _batches(name: str, path: Path, label: str, columns: Sequence[str] | None) -
     try:
         if path.suffix in (".arrow", ".feather"):
             with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as file:
-                wanted = _wanted(name, path, file.schema, label, columns)
+                wanted = order.find(path, list(file.schema.names))
                 for i in range(file.num_record_batches):
                     table = pa.Table.from_batches([file.get_batch(i)]).select(wanted)
                     for start in range(0, len(table), BLOCK):
                         yield table.slice(start, BLOCK)
             return
         with pq.ParquetFile(path, pre_buffer=False) as file:
-            wanted = _wanted(name, path, file.schema_arrow, label, columns)
+            wanted = order.find(path, list(file.schema_arrow.names))
             # one row group after the other: its decoded columns, not the file, are in memory
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(BLOCK, row_groups=[group], columns=wanted, use_threads=False):
@@ -113,15 +117,35 @@ def _batches(name: str, path: Path, label: str, columns: Sequence[str] | None) -
         raise BadData(f"{name}: {path} is not a Parquet or Arrow file: {str(error).rstrip('.')}.") from None
 
 
-def _wanted(name: str, path: Path, schema: Any, label: str, columns: Sequence[str] | None) -> list[str]:
-    known = list(schema.names)
-    wanted = [c for c in known if c != label] if columns is None else list(columns)
-    for column in (*wanted, label):
-        if column not in known:
-            raise BadData(f"{name}: {path} has no column {column!r}. {nearest(column, known)}")
-    if not wanted:
-        raise BadData(f"{name}: {path} has no columns besides the label {label!r}.")
-    return [*(c for c in wanted if c != label), label]
+class _ColumnOrder:
+    """The columns that are read of every file, in one order, whatever the order in a file is."""
+
+    def __init__(self, name: str, label: str, columns: tuple[str, ...] | None):
+        self.name, self.label, self.columns = name, label, columns
+        self.first: Path | None = None  # the file that the columns are from, if they were not given
+
+    def find(self, path: Path, known: list[str]) -> list[str]:
+        """Return the columns to read of a file with these, the label last; BadData if one is missing."""
+        if twice := sorted({c for c in known if known.count(c) > 1}):
+            raise BadData(
+                f"{self.name}: {path} has several columns {twice[0]!r}. Rename or drop all but one."
+            )
+        if self.columns is None:
+            self.columns, self.first = tuple(c for c in known if c != self.label), path
+        wanted = [c for c in self.columns if c != self.label]
+        if missing := [c for c in (*wanted, self.label) if c not in known]:
+            whose = f", and {self.first} has it" if self.first not in (None, path) else ""
+            raise BadData(
+                f"{self.name}: {path} has no column {missing[0]!r}{whose}. {nearest(missing[0], known)}"
+            )
+        if not wanted:
+            raise BadData(f"{self.name}: {path} has no columns besides the label {self.label!r}.")
+        if self.first is not None and (more := [c for c in known if c not in (*wanted, self.label)]):
+            raise BadData(
+                f"{self.name}: {path} has the column {more[0]!r}, and {self.first} does not. Say "
+                "columns=[…], the columns to read of all files."
+            )
+        return [*wanted, self.label]
 
 
 def _label(name: str, path: Path, label: str, batch: Any) -> np.ndarray:

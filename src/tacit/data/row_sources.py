@@ -196,9 +196,10 @@ def write_rows(name: str, batches: Iterable[Tensor | Inputs], folder: str | Path
                         f"{name}: rows from {rows} on have {found}, and earlier ones {layout}. Give all rows "
                         "the same inputs and shapes; data.pad fills up sequences."
                     )
-                layout, is_named = found, isinstance(batch, Inputs) and batch.is_named
+                layout, is_named = layout or found, isinstance(batch, Inputs) and batch.is_named
                 rows += len(batch)
-                flat = [np.ascontiguousarray(t.numpy()).reshape(len(batch), -1) for t in parts.values()]
+                # in the order of the first batch: equal dictionaries may have their entries in another order
+                flat = [np.ascontiguousarray(parts[k].numpy()).reshape(len(batch), -1) for k in layout]
                 out.write(np.concatenate([a.view(np.uint8) for a in flat], axis=1).tobytes())
     except BaseException:
         os.close(descriptor)

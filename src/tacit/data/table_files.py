@@ -123,13 +123,15 @@ def read_table(
     decimal: str | None = None,
     encoding: str | None = None,
     declared: Mapping[str, Sequence[str]] | None = None,
+    least_rows: int = 1,
 ) -> DataFrame:
     """Read a CSV or Parquet file by the rules above.
 
     `ids` are read as text, exactly. `text=True` reads every cell of a CSV file so, as categories. A column of
     numbers with a decimal comma is refused, unless `decimal` says what the decimal sign is. `encoding` is
     that of a CSV file, such as "cp1252" (default: UTF-8). `declared` are the text values of columns: such a
-    column is text, and a value of the list is never missing, even if it is NA or ?.
+    column is text, and a value of the list is never missing, even if it is NA or ?. A table with fewer than
+    `least_rows` (0 or 1) is refused.
     Raises MissingFiles, BadData (with the place and what to do) or MissingExtra.
     """
     import pandas as pd
@@ -183,7 +185,7 @@ def read_table(
         for name in header.names if decimal is None else ():
             if name not in ids and (example := find_decimal_comma(frame[name])):
                 raise BadData(f"{file}, column {name!r}: {DECIMAL_COMMA.format(example)}")
-    if not len(frame):
+    if len(frame) < least_rows:
         raise BadData(f"{file} has column names and no rows. Give at least one row.")
     return frame
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..data.federation import Federation, Rows
-from ..data.inputs import Features
+from ..data.inputs import Features, Stored
 from ..data.subgroups import PARTY, Subgroups
 from .intervals import intervals
 from .losses import Objective, classes_last
 from .metrics import Counts, describe, measure_all, per_class, predict_classes
 from .other_counts import count_rows
-from .own_metrics import OwnMetrics
+from .own_metrics import OwnMetrics, RunningMetrics
 from .subgroups import Tally, count_subgroups, measure_cell, measure_subgroups, merge_small
 from .task import Task
+
+# the outputs for rows, in order, with the place of those rows: one chunk of all, or several
+Chunks = Iterable[tuple[slice, Tensor]]
 
 
 class Rules(NamedTuple):
@@ -103,12 +106,24 @@ def tally_rows(out: Tensor, y: Tensor, rules: Rules, subgroups: Subgroups | None
     )
 
 
-def tally_party(out: Tensor, y: Tensor, rules: Rules, subgroups: Subgroups | None) -> Tally:
+def tally_chunks(
+    chunks: Chunks, y: Tensor, rules: Rules, subgroups: Subgroups | None, codes: Tensor
+) -> Tally:
+    """The same of rows whose outputs are computed a chunk at a time: the sum of the chunks' counts."""
+    each = (tally_rows(out, y[part], rules, subgroups, codes[part]) for part, out in chunks)
+    return functools.reduce(Tally.add, each)
+
+
+def tally_party(chunks: Chunks, y: Tensor, rules: Rules, subgroups: Subgroups | None) -> Tally:
     """The counts of one party's held-out rows, as they may leave it.
 
     In the clear, its own small subgroups are merged; in a hidden sum those of all parties are, afterwards.
     """
-    tally = tally_rows(out, y, rules, subgroups, torch.zeros(0) if subgroups is None else subgroups.codes)
+    codes = torch.zeros(0) if subgroups is None else subgroups.codes
+    return _as_sent(tally_chunks(chunks, y, rules, subgroups, codes), rules, subgroups)
+
+
+def _as_sent(tally: Tally, rules: Rules, subgroups: Subgroups | None) -> Tally:
     if tally.cells is None or subgroups is None or rules.sums_only:
         return tally
     return tally._replace(cells=merge_small(tally.cells, subgroups.sizes, rules.min_rows))
@@ -131,21 +146,83 @@ def evaluate(
     on_test = outputs(task, w, buffers, [t.x for t in tests], stacked)
     results = []
     for i, h in enumerate(held):
-        groups = None if test_subgroups is None else test_subgroups[i]
-        if len(tests[i].y):
+        groups, test = None if test_subgroups is None else test_subgroups[i], tests[i]
+        has_test = len(test.y) > 0
+        # without a global test set, the parties' held-out rows together are one
+        found = _pass_held(on_held[i], h, is_test=not has_test)
+        own, tally = found.own, found.tally
+        if has_test:
+            own = None if h.rules.own is None else h.rules.own.begin()
             codes = torch.zeros(0) if groups is None else groups.test
-            tally = tally_rows(on_test[i], tests[i].y, h.rules, groups, codes)
-        else:  # without a global test set, the parties' held-out rows together are one
-            tally = _tally_held(on_held[i], h)
+            chunks = on_test[i] if own is None else _measured(on_test[i], test.y, own)
+            tally = tally_chunks(chunks, test.y, h.rules, groups, codes)
+        assert tally is not None
         results.append(
             {
                 **h.rules.report(tally.total),
-                **measure_parties(on_held[i], h),
-                **_own_metrics(on_test[i], tests[i], on_held[i], h),
-                **_subgroups(tally, h.subgroups, h.rules, lambda h=h, i=i: _each(on_held[i], h)),  # type: ignore[misc]
+                **_report_parties(found.hits, h),
+                **({} if own is None else own.measure()),
+                **_subgroups(tally, h.subgroups, h.rules, found.each),
             }
         )
     return results
+
+
+def _measured(chunks: Chunks, y: Tensor, own: RunningMetrics) -> Chunks:
+    """The same chunks; a user's own metrics are computed of them on the way."""
+    for part, out in chunks:
+        own.add(out, y[part])
+        yield part, out
+
+
+class _OfHeld(NamedTuple):
+    """What one pass over the outputs for the parties' held-out rows gives."""
+
+    hits: tuple[Tensor, Tensor] | None  # [parties] each: labels, and correct predictions; None: a regression
+    tally: Tally | None  # of all parties that report, if they are the test set
+    each: Mapping[str, Counts]  # by party, where subgroups are the parties
+    own: RunningMetrics | None  # if they are the test set
+
+
+def _pass_held(chunks: Chunks, held: Held, is_test: bool) -> _OfHeld:
+    """Sum up what is reported of the held-out rows, reading the outputs once."""
+    rules, groups = held.rules, held.subgroups
+    shows_hits = rules.classes is not None and not held.sums_only
+    shows_each = groups is not None and groups.parties and not held.sums_only
+    # small subgroups of a party are merged before they leave it
+    by_party = is_test and groups is not None and len(groups.columns) > 0 and not held.sums_only
+    own = rules.own.begin() if rules.own is not None and is_test else None
+    shown = held.reports[held.owner]
+    hits: tuple[Tensor, Tensor] | None = None
+    tally: Tally | None = None
+    tallies: dict[int, Tally] = {}
+    each: dict[int, Counts] = {}
+    for part, out in chunks:
+        y, owner, here = held.rows.y[part], held.owner[part], shown[part]
+        codes = torch.zeros(0) if groups is None else groups.codes[part]
+        if shows_hits:
+            found = _hits(out, y, owner, held)
+            hits = found if hits is None else (hits[0] + found[0], hits[1] + found[1])
+        if is_test:
+            here = here.new_zeros(len(here)) if by_party else here
+            some = tally_rows(out[here], y[here], rules, groups, codes if groups is None else codes[here])
+            tally = some if tally is None else tally.add(some)
+        if not (by_party or shows_each or own is not None):
+            continue
+        for k in torch.unique(owner[shown[part]]).tolist():
+            mine = owner == k
+            if by_party:
+                some = tally_rows(out[mine], y[mine], rules, groups, codes[mine])
+                tallies[k] = some if k not in tallies else tallies[k].add(some)
+            if shows_each:
+                counts = rules.count_rows(out[mine], y[mine])
+                each[k] = counts if k not in each else each[k].add(counts)
+            if own is not None:
+                own.add(out[mine], y[mine], k)
+    if tally is not None:
+        sent = (_as_sent(tallies[k], rules, groups) for k in sorted(tallies))
+        tally = functools.reduce(Tally.add, sent, tally)
+    return _OfHeld(hits, tally, {held.names[k]: each[k] for k in sorted(each)}, own)
 
 
 def validate(task: Task, w: Tensor, buffers: Tensor | None, held: Held) -> dict[str, float]:
@@ -154,9 +231,9 @@ def validate(task: Task, w: Tensor, buffers: Tensor | None, held: Held) -> dict[
     Early stopping chooses by these, so that nothing is chosen by the test set.
     """
     shown = held.reports[held.owner]
-    out = task.predict(w, held.rows.x[shown].to(w.device), buffers).cpu()
-    counts = held.rules.count_rows(out, held.rows.y[shown])
-    return measure_all(counts, held.rules.scale)
+    chunks = task.predict_in_chunks(w, held.rows.x[shown].to(w.device), buffers)
+    tally = tally_chunks(chunks, held.rows.y[shown], held.rules, None, torch.zeros(0))
+    return measure_all(tally.total, held.rules.scale)
 
 
 def validate_counts(answers: Mapping[str, Tally | None], rules: Rules) -> dict[str, float]:
@@ -169,45 +246,8 @@ def validate_counts(answers: Mapping[str, Tally | None], rules: Rules) -> dict[s
     return measure_all(functools.reduce(Tally.add, known).total, rules.scale) if known else {}
 
 
-def _own_metrics(on_test: Tensor, test: Rows, on_held: Tensor, held: Held) -> dict[str, float]:
-    """A user's own metrics: of the test set, or of the parties that report."""
-    own = held.rules.own
-    if not own:
-        return {}
-    if len(test.y):
-        return own.measure(on_test, test.y)
-    whose = [held.owner == k for k in torch.nonzero(held.reports).flatten().tolist()]
-    return own.measure_parties([(on_held[mine], held.rows.y[mine]) for mine in whose])
-
-
-def _tally_held(out: Tensor, held: Held) -> Tally:
-    """The sum of what all parties count, from all their rows."""
-    shown = held.reports[held.owner]
-    groups = held.subgroups
-    if groups is None or not groups.columns or held.sums_only:
-        codes = torch.zeros(0) if groups is None else groups.codes[shown]
-        return tally_rows(out[shown], held.rows.y[shown], held.rules, groups, codes)
-    tallies = [
-        tally_party(out[mine], held.rows.y[mine], held.rules, groups.select(mine))
-        for k in torch.nonzero(held.reports).flatten().tolist()
-        for mine in [torch.nonzero(held.owner == k).flatten()]
-    ]
-    nobody = shown.new_zeros(len(shown))
-    none = tally_rows(out[nobody], held.rows.y[nobody], held.rules, groups, groups.codes[nobody])
-    return functools.reduce(Tally.add, tallies, none)
-
-
-def _each(out: Tensor, held: Held) -> dict[str, Counts]:
-    """The counts of each party that reports."""
-    found = {}
-    for k in torch.nonzero(held.reports).flatten().tolist():
-        mine = held.owner == k
-        found[held.names[k]] = held.rules.count_rows(out[mine], held.rows.y[mine])
-    return found
-
-
 def _subgroups(
-    tally: Tally, groups: Subgroups | None, rules: Rules, each: Callable[[], Mapping[str, Counts]]
+    tally: Tally, groups: Subgroups | None, rules: Rules, each: Mapping[str, Counts]
 ) -> dict[str, Any]:
     """{"subgroups": the metrics of each}, where subgroups are declared."""
     if groups is None:
@@ -216,7 +256,7 @@ def _subgroups(
     if tally.cells is not None:
         found |= measure_subgroups(tally.cells, groups.columns, groups.values, rules.min_rows, rules.scale)
     if groups.parties and not rules.sums_only:
-        shown = {name: c for name, c in each().items() if float(c.rows)}
+        shown = {name: c for name, c in each.items() if float(c.rows)}
         if len(shown) > 1:
             found[PARTY] = {name: measure_cell(c, rules.scale) for name, c in shown.items()}
     return {"subgroups": found}
@@ -224,16 +264,20 @@ def _subgroups(
 
 def outputs(
     task: Task, w: Tensor, buffers: Tensor | None, xs: Sequence[Features], stacked: bool = False
-) -> list[Tensor]:
+) -> list[Chunks]:
     """The outputs of model i on xs[i], on the CPU; with `stacked`, models on the same rows run as one
-    program.
+    program. Those for rows that are read from files are computed a chunk at a time, while they are used.
     """
     same: dict[int, list[int]] = {}
     for i, x in enumerate(xs):
         same.setdefault(id(x), []).append(i)
-    out: list[Tensor] = [torch.empty(0)] * len(xs)
+    out: list[Chunks] = [()] * len(xs)
     for group in same.values():
         x = xs[group[0]].to(w.device)
+        if isinstance(x, Stored):
+            for i in group:
+                out[i] = task.predict_in_chunks(w[i], x, None if buffers is None else buffers[i])
+            continue
         if stacked and len(group) > 1 and len(x):
             stack = task.predict_stack(w[group], x, None if buffers is None else buffers[group])
         else:
@@ -241,21 +285,21 @@ def outputs(
                 [task.predict(w[i], x, None if buffers is None else buffers[i]).cpu() for i in group]
             )
         for i, result in zip(group, stack):
-            out[i] = result
+            out[i] = [(slice(0, len(x)), result)]
     return out
 
 
-def _hits(out: Tensor, held: Held) -> tuple[Tensor, Tensor]:
+def _hits(out: Tensor, y: Tensor, owner: Tensor, held: Held) -> tuple[Tensor, Tensor]:
     """[parties] each: the number of labels (of rows or tokens), and the number of correct predictions."""
-    out = classes_last(out, held.rows.y)
-    hit, there = predict_classes(out, held.rules.threshold) == held.rows.y, held.rows.y >= 0
+    out = classes_last(out, y)
+    hit, there = predict_classes(out, held.rules.threshold) == y, y >= 0
     if hit.dim() > 1:
         hit, there = hit.flatten(1).sum(1), there.flatten(1).sum(1)
-    n, right = (torch.bincount(held.owner, weights=v.double(), minlength=held.parties) for v in (there, hit))
+    n, right = (torch.bincount(owner, weights=v.double(), minlength=held.parties) for v in (there, hit))
     return n, right
 
 
-def measure_parties(out: Tensor, held: Held) -> dict[str, Any]:
+def _report_parties(hits: tuple[Tensor, Tensor] | None, held: Held) -> dict[str, Any]:
     """What may be shown of single parties: the accuracy of each that reports, and how many do not.
 
     Parties that do not report are in no other metric either, so that the difference of two metrics reveals
@@ -264,27 +308,27 @@ def measure_parties(out: Tensor, held: Held) -> dict[str, Any]:
     if held.sums_only:
         return {}
     left_out = {} if held.reports.all() else {"untested": int((~held.reports).sum())}
-    if held.rules.classes is None:
+    if hits is None:
         return left_out
-    n, right = _hits(out, held)
     each = [
-        r / m if m and reports else None
-        for r, m, reports in zip(right.tolist(), n.tolist(), held.reports.tolist())
+        right / n if n and reports else None
+        for n, right, reports in zip(*(t.tolist() for t in hits), held.reports.tolist())
     ]
     return {"parties": {"accuracy": each}, **left_out}
 
 
-def measure_own_models(out: Tensor, held: Held) -> dict[str, Any]:
-    """The metrics of the parties' own models, whose outputs are `out`, with their mean and minimum.
+def measure_own_models(chunks: Chunks, held: Held) -> dict[str, Any]:
+    """The metrics of the parties' own models, by their outputs, with their mean and minimum.
 
     With a hidden sum, only the accuracy over all rows.
     """
     if held.rules.classes is None:
         return {}
+    each = [_hits(out, held.rows.y[part], held.owner[part], held) for part, out in chunks]
+    n, right = (torch.stack(counts).sum(0) for counts in zip(*each))
     if held.sums_only:
-        n, right = _hits(out, held)
         return {"personal_accuracy": float(right.sum() / n.sum())}
-    metrics = measure_parties(out, held)
+    metrics = _report_parties((n, right), held)
     return {**metrics, **_spread(metrics["parties"]["accuracy"])}
 
 
@@ -310,17 +354,19 @@ def gather(
     }
     known = {name: a for name, a in shown.items() if a is not None}
     total = functools.reduce(Tally.add, known.values()) if known else None
-    tally = total
+    tally, own = total, None
     if len(test.y):
-        out = task.predict(w, test.x.to(w.device), buffers).cpu()
-        tally = tally_rows(
-            out, test.y, rules, subgroups, torch.zeros(0) if subgroups is None else subgroups.test
-        )
+        chunks: Chunks = task.predict_in_chunks(w, test.x.to(w.device), buffers)
+        if rules.own is not None:
+            own = rules.own.begin()
+            chunks = _measured(chunks, test.y, own)
+        codes = torch.zeros(0) if subgroups is None else subgroups.test
+        tally = tally_chunks(chunks, test.y, rules, subgroups, codes)
     metrics: dict[str, Any] = {} if tally is None else rules.report(tally.total)
     if tally is not None:
-        metrics |= _subgroups(tally, subgroups, rules, lambda: {n: a.total for n, a in known.items()})
-    if len(test.y) and rules.own:
-        metrics |= rules.own.measure(out, test.y)
+        metrics |= _subgroups(tally, subgroups, rules, {n: a.total for n, a in known.items()})
+    if own is not None:
+        metrics |= own.measure()
     if rules.sums_only:
         pooled = None if total is None or classes is None or not personal else _accuracy(total.total)
         return metrics if pooled is None else {**metrics, "personal_accuracy": pooled}

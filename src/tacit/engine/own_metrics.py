@@ -35,20 +35,71 @@ class OwnMetrics:
     def names(self) -> tuple[str, ...]:
         return tuple(self.metrics)
 
-    def measure(self, out: Tensor, y: Tensor) -> dict[str, float]:
-        """The metrics of rows that are in one place."""
-        return self.measure_parties([(out, y)])
-
-    def measure_parties(self, parties: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
-        """The metrics over the rows of several parties, each with the outputs and targets of its rows."""
-        there = [(out, y) for out, y in parties if len(y)]
-        if not there:
-            return {}
-        return {name: _measure(name, metric, there) for name, metric in self.metrics.items()}
+    def begin(self) -> RunningMetrics:
+        """Metrics of no rows yet, to which rows are added."""
+        return RunningMetrics(self.metrics)
 
     def unsummable(self) -> list[str]:
         """The names of objects that keep every prediction."""
         return [name for name, metric in self.metrics.items() if is_object(metric) and _keeps_rows(metric)]
+
+
+class RunningMetrics:
+    """Metrics over rows that are added a chunk at a time, each with the party that has it.
+
+    An object is updated with every chunk. A function takes all rows of a party at once: their outputs are
+    kept.
+    """
+
+    def __init__(self, metrics: Mapping[str, Any]):
+        self.functions = {name: metric for name, metric in metrics.items() if not is_object(metric)}
+        # copies: the user's objects stay as they are
+        self.objects = {name: copy.deepcopy(metric) for name, metric in metrics.items() if is_object(metric)}
+        self.order = tuple(metrics)
+        self.kept: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self.shapes: tuple[Any, ...] = ()
+        for name, metric in self.objects.items():
+            self._call(name, metric.reset)
+
+    def add(self, out: Tensor, y: Tensor, party: int = 0) -> None:
+        """Add rows of a party: the model's outputs and the targets."""
+        if not len(y):
+            return
+        self.shapes = self.shapes or (tuple(out.shape), tuple(y.shape))
+        for name, metric in self.objects.items():
+            self._call(name, metric.update, out, y)
+        if self.functions:
+            self.kept.setdefault(party, []).append((out, y))
+
+    def measure(self) -> dict[str, float]:
+        """The metrics of all rows that were added; none of no rows."""
+        if not self.shapes:
+            return {}
+        parties = [
+            (torch.cat([o for o, _ in each]), torch.cat([y for _, y in each])) if len(each) > 1 else each[0]
+            for each in self.kept.values()
+        ]
+        rows = [len(y) for _, y in parties]
+        found: dict[str, float] = {}
+        for name in self.order:
+            if name in self.objects:
+                found[name] = _as_number(name, self._call(name, self.objects[name].compute))
+            else:
+                function = self.functions[name]
+                values = [_as_number(name, self._call(name, function, out, y)) for out, y in parties]
+                found[name] = math.fsum(v * n for v, n in zip(values, rows)) / sum(rows)
+        return found
+
+    def _call(self, name: str, function: Any, *values: Any) -> Any:
+        try:
+            return function(*values)
+        except BadParameter:
+            raise
+        except Exception as error:
+            of = "outputs of shape {} and targets of shape {}".format(*self.shapes) if self.shapes else "rows"
+            raise BadParameter(
+                f"metrics: {name!r} cannot be computed from {of}: {type(error).__name__}: {error}"
+            ) from error
 
 
 def is_object(metric: Any) -> bool:
@@ -60,26 +111,6 @@ def is_object(metric: Any) -> bool:
 
 def _keeps_rows(metric: Any) -> bool:
     return any(isinstance(value, list) for value in getattr(metric, "_defaults", {}).values())
-
-
-def _measure(name: str, metric: Any, parties: list[tuple[Tensor, Tensor]]) -> float:
-    try:
-        if is_object(metric):
-            fresh = copy.deepcopy(metric)  # the user's object stays as it is
-            fresh.reset()
-            for out, y in parties:
-                fresh.update(out, y)
-            return _as_number(name, fresh.compute())
-        values = [_as_number(name, metric(out, y)) for out, y in parties]
-    except BadParameter:
-        raise
-    except Exception as error:
-        raise BadParameter(
-            f"metrics: {name!r} cannot be computed from outputs of shape {tuple(parties[0][0].shape)} and "
-            f"targets of shape {tuple(parties[0][1].shape)}: {type(error).__name__}: {error}"
-        ) from error
-    rows = [len(y) for _, y in parties]
-    return math.fsum(v * n for v, n in zip(values, rows)) / sum(rows)
 
 
 def _as_number(name: str, value: Any) -> float:

@@ -65,6 +65,8 @@ def _split(slots: list[Slot], flat: Tensor) -> dict[str, Tensor]:
 
 
 READ = 2**26  # bytes of a file that are read at a time to evaluate a model
+COUNTING = 10  # times the memory of logits that counting them takes: probabilities and labels as float64
+CHUNK = 2048  # rows on which a model is evaluated at a time
 
 
 class Kind(NamedTuple):
@@ -597,8 +599,30 @@ class Task:
             self.probe(module)
         return total // 2 + bytes_of_row(self.x)
 
+    def predict_in_chunks(
+        self, w: Tensor, x: Features, buffers: Tensor | None = None
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """The model's outputs, on the CPU, with the rows that they are of.
+
+        Rows in memory are one chunk. Rows that are read from files or data sets are read, and forgotten, a
+        chunk at a time, so that neither they nor their outputs are in memory as a whole.
+        """
+        if not isinstance(x, Stored) or not len(x):
+            yield slice(0, len(x)), self.predict(w, x, buffers).cpu()
+            return
+        first = self.predict(w, x[:1], buffers)
+        size = max(1, bytes_of_row(x), COUNTING * first.numel() * first.element_size())
+        rows = max(1, min(CHUNK, READ // size))
+        if self.is_batch_loss:  # evaluated in batches of this many rows, whatever the chunks are
+            rows = max(EVALUATED, rows // EVALUATED * EVALUATED)
+        starts = list(range(0, len(x), rows))
+        if self.is_batch_loss and len(starts) > 1 and len(x) - starts[-1] == 1:
+            starts.pop()  # many such losses are undefined for one row
+        for start, stop in zip(starts, [*starts[1:], len(x)]):
+            yield slice(start, stop), self.predict(w, x[start:stop], buffers).cpu()
+
     @torch.no_grad()
-    def predict(self, w: Tensor, x: Features, buffers: Tensor | None = None, chunk: int = 2048) -> Tensor:
+    def predict(self, w: Tensor, x: Features, buffers: Tensor | None = None, chunk: int = CHUNK) -> Tensor:
         """The model's outputs on x, in evaluation mode."""
         if len(x) == 0:  # some layers fail on empty batches: run one row, and drop it
             return self.predict(w, blank_rows(x if isinstance(x, Tensor) else self.x, 1), buffers)[:0]

@@ -26,6 +26,7 @@ from ..report import verdict
 from ..report.records import ALONE, CENTRAL
 from ..results import Comparison, Result
 from ..runs import Event, encode_nonfinite, write_atomic
+from ..runtimes.ranks import is_follower
 from .stacks import alone_baselines, central_baseline, group_into_stacks
 from .train.plan import Plan, make_plan
 from .train.simulated import plain
@@ -73,7 +74,9 @@ def compare(
         own, common = _with_table_defaults(own, common, federations)
     if own.match not in (None, "effective_update"):
         raise bad("compare", "match", own.match, "None or 'effective_update'")
-    rows, seeds, directory = _rows(own), _seeds(own.seeds), _directory(out, resume)
+    rows, seeds = _rows(own), _seeds(own.seeds)
+    # rank 0 alone writes
+    directory = None if is_follower(common.get("ranks", "auto")) else _directory(out, resume)
     columns = [
         (fed, attack, _column(skew, attack, len(federations) > 1, bool(adversaries)))
         for fed, skew in zip(federations, _names(federations))

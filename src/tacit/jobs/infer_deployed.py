@@ -41,7 +41,7 @@ from ..runtimes.choose import choose_runtime
 from .infer import check_extra
 from .infer_model import PublicModel, read_rows, read_saved
 from .kit_run import run_with_kit, telling
-from .vertical.split_deployed import check_same_job
+from .vertical.split_deployed import check_same_job, request_of_job
 
 if TYPE_CHECKING:
     from ..runtimes.kits import Kit
@@ -326,5 +326,6 @@ def take_part(
     program = functools.partial(
         run_party, job=job, file=str(where), out=target, kit=str(kit.directory or ""), wait=wait
     )
-    result, ledger = run_with_kit(VERB, kit, program, patience, job["parties"])
+    request = request_of_job(VERB, kit, job, read, "")
+    result, ledger = run_with_kit(VERB, kit, program, patience, job["parties"], request=request)
     return {"party": kit.name, **result, "ledger": ledger.to_dict()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from ..parties.ledger import Ledger
 from ..parties.message import Message
 from ..parties.party import Party, Program
 from .ledger_file import record_command
+from .owner import Owner, Request
 
 if TYPE_CHECKING:
     from ..runtimes.kits import Kit
@@ -29,14 +31,20 @@ def run_with_kit(
     patience: float,
     peers: Iterable[str],
     may_restart: bool = False,
+    request: Request | None = None,
 ) -> tuple[dict[str, Any], Ledger]:
     """Run the program; return (its result, what this party saw).
 
     `peers`: all parties of the run. If one of them fails, it tells the others, and all of them stop. The line
     in the ledger file is written whether the program succeeds or fails. `may_restart`: the program resumes
-    when another party is killed and started again (durable_run.py).
+    when another party is killed and started again (durable_run.py). `request` is what the owner of the kit
+    decides about before the party connects.
     """
     from ..runtimes.link import Link
+
+    peers = list(peers)
+    if request is None:
+        request = request_of_verb(verb, kit, peers)
 
     ledger = Ledger()
 
@@ -47,8 +55,40 @@ def run_with_kit(
             finally:
                 ledger.merge(link.mailbox.ledger)
 
-    with record_command(kit.directory, ledger, verb, kit.name):
+    with record_command(kit.directory, ledger, verb, kit.name), answering(Owner.of(kit), kit, request):
         return asyncio.run(run_connected()), ledger
+
+
+def request_of_verb(verb: str, kit: Kit, peers: Iterable[str], **terms: Any) -> Request:
+    """The request of a command without a job file: its name, its parties and its terms."""
+    others = tuple(sorted(set(peers) - {kit.name}))
+    text = json.dumps(
+        {"verb": verb, "federation": kit.federation, "parties": sorted({*others, kit.name}), **terms},
+        sort_keys=True,
+    )
+    about = f"{verb} with {', '.join(others)}" + "".join(f", {k} = {v!r}" for k, v in terms.items())
+    return Request(verb, others, (kit.name, *others), text, about)
+
+
+@contextmanager
+def answering(owner: Owner | None, kit: Kit, request: Request) -> Iterator[None]:
+    """Run the block if the owner of this kit allows it, after a person's decision where one is required.
+
+    The request, the answer and how it ended are in the owner's log. If it is refused, the other parties are
+    told that this one stopped.
+    """
+    if owner is None:
+        yield
+        return
+    with telling(kit):
+        owner.admit_and_wait(request)
+    owner.answer(request.digest, request.verb)
+    try:
+        yield
+    except BaseException as error:
+        owner.end(request.digest, f"{type(error).__name__}: {error}")
+        raise
+    owner.end(request.digest, "")
 
 
 @contextmanager

@@ -44,7 +44,8 @@ from ..synth.federated import MOST_ROWS, Histograms, Pooled, PooledCopula, Poole
 from ..synth.generator import NOT_PRIVATE, PROTECTION, Watch
 from ..synth.pooled_argn import PooledARGN
 from ..synth.protect import FLOOR
-from .kit_run import telling
+from .kit_run import answering, request_of_verb, telling
+from .owner import Owner
 
 if TYPE_CHECKING:
     import pandas
@@ -168,7 +169,10 @@ def synthesize_with(
         async with Link(kit, patience=patience, away=patience) as link:
             return await link.run(lambda me: program(me), kit.parties), link.mailbox.ledger
 
-    result, ledger = asyncio.run(connect())
+    owner = None if x is None else Owner.of(kit)
+    request = request_of_verb("synthesize", kit, kit.parties, generator=type(generator).__name__)
+    with answering(owner, kit, request):
+        result, ledger = asyncio.run(connect())
     if x is not None:
         return None
     ledger.stamp(NOT_PRIVATE)

@@ -204,11 +204,12 @@ class Mailbox:
     def awaited(self, endless: bool = True) -> dict[str, str]:
         """Return {sender: description} of messages the owner waits for; `endless`: without a deadline."""
         return {
-            sender: watch.wants()
+            sender: wants
             for watches in self._watches.values()
             for watch in watches
-            if watch.blocked and (watch.endless or not endless)
-            for sender in watch.senders or ()
+            if watch.senders and watch.blocked and (watch.endless or not endless)
+            for wants in (watch.wants(),)  # once for all senders, of which there may be thousands
+            for sender in watch.senders
         }
 
     def close(self, scope: str) -> None:

@@ -285,5 +285,6 @@ Program = Callable[[Party], Awaitable[Any]]
 
 
 def _names(names: Iterable[str]) -> str:
-    listed = [repr(name) for name in names]
-    return ", ".join(listed[:8]) + (f" and {len(listed) - 8} more" if len(listed) > 8 else "")
+    listed = list(names)
+    shown = ", ".join(map(repr, listed[:8]))
+    return shown + (f" and {len(listed) - 8} more" if len(listed) > 8 else "")

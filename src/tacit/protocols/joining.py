@@ -19,7 +19,7 @@ names of columns of that contract. The clients learn the contract.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -107,32 +107,75 @@ def shown(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text[:MOST_SHOWN]).split()).rstrip(".")
 
 
-async def attend(me: Party, server: str, version: str, prepare: Callable[[Work], Ready]) -> None:
+async def attend(
+    me: Party,
+    server: str,
+    version: str,
+    prepare: Callable[[Work], Ready],
+    admit: Callable[[Work], Awaitable[None]] | None = None,
+) -> None:
     """Join as a client: request the job, `prepare`, report; repeat when the server calls.
 
-    It runs concurrently with the client's rounds, and ends only with an error: the server's refusal, its end
-    of the run, or an error of `prepare`, of which the server receives `outside` and nothing else.
+    `admit` returns when the owner allows a job. A person may take hours for that; meanwhile the server may
+    call again, offer another job or end the run. `attend` runs concurrently with the client's rounds, and
+    ends only with an error: the server's refusal, its end of the run, or an error of `admit` or `prepare`, of
+    which the server receives `outside` and nothing else.
     """
     scope, life = me.scope(SCOPE), me.secret.bytes(8).hex()
     await scope.send(server, Join(version, life))
-    while True:
-        message: Any = await scope.recv(server, Call, Work, Refused, GaveUp)
-        if isinstance(message, Refused):
-            raise ProtocolError(f"the server {server!r} refuses party {me.name!r}: {shown(message.reason)}")
-        if isinstance(message, GaveUp):
-            raise ProtocolError(
-                f"the server {server!r} ended the run early: {shown(message.reason)}. What this party "
-                "answered is on its record. If the server resumes the run, start this party again as before."
-            )
-        if isinstance(message, Call):
-            await scope.send(server, Join(version, life))
-            continue
-        try:
-            ready = prepare(message)
-        except TacitError as error:
-            await scope.send(server, Unfit(error.outside))
-            raise
-        await scope.send(server, ready)
+    waiting: tuple[Work, asyncio.Future[None]] | None = None  # an offer that the owner has not decided about
+    try:
+        while True:
+            message: Any = await _next_message(scope, server, waiting)
+            if isinstance(message, Refused):
+                raise ProtocolError(
+                    f"the server {server!r} refuses party {me.name!r}: {shown(message.reason)}"
+                )
+            if isinstance(message, GaveUp):
+                raise ProtocolError(
+                    f"the server {server!r} ended the run early: {shown(message.reason)}. What this party "
+                    "answered is on its record. If the server resumes the run, start this party again as "
+                    "before."
+                )
+            if isinstance(message, Call):
+                await scope.send(server, Join(version, life))
+                continue
+            if message is None:  # the owner has decided
+                assert waiting is not None
+                (offer, decision), waiting = waiting, None
+            elif admit is None:
+                offer, decision = message, None
+            elif waiting is not None and waiting[0] == message:  # the same offer again
+                continue
+            else:
+                if waiting is not None:
+                    waiting[1].cancel()
+                waiting = message, asyncio.ensure_future(admit(message))
+                continue
+            try:
+                if decision is not None:
+                    decision.result()
+                ready = prepare(offer)
+            except TacitError as error:
+                await scope.send(server, Unfit(error.outside))
+                raise
+            await scope.send(server, ready)
+    finally:
+        if waiting is not None:
+            waiting[1].cancel()
+
+
+async def _next_message(scope: Party, server: str, waiting: tuple[Work, asyncio.Future[None]] | None) -> Any:
+    """Return the server's next message, or None if the owner decides first."""
+    if waiting is None:
+        return await scope.recv(server, Call, Work, Refused, GaveUp)
+    message: asyncio.Future[Any] = asyncio.ensure_future(scope.recv(server, Call, Work, Refused, GaveUp))
+    pair: list[asyncio.Future[Any]] = [message, waiting[1]]
+    try:
+        await asyncio.wait(pair, return_when=asyncio.FIRST_COMPLETED)
+        return message.result() if message.done() else None
+    finally:
+        message.cancel()
 
 
 class Admission:
@@ -325,12 +368,14 @@ class Admission:
         end = None if within is None else clock.now() + within
         began, last_note = clock.now(), ""
         while True:
-            absent = self.list_absent(names)
+            absent = set(self.list_absent(names))
             free = [n for n in names if n in self.ready and n not in self.busy and n not in absent]
+            can_start = set(free)
             missing = [
                 n
                 for n in names
-                if n not in free and (within is None or (n not in self.refused and n not in self.overdue))
+                if n not in can_start
+                and (within is None or (n not in self.refused and n not in self.overdue))
             ]  # refused clients are not awaited
             if (not missing and len(free) >= need) or (
                 end is not None and clock.now() >= end and len(free) >= need

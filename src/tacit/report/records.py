@@ -23,6 +23,7 @@ CENTRAL, ALONE = BASELINES = (
     "central",
     "local only",
 )  # what a comparison calls them, in its runs and in compare.json
+HIDING = ("SecAgg", "LightSecAgg", "Encrypt")  # stages that open sums of updates only
 SCORES = (  # how the names of metrics begin
     "loss",
     "accuracy",
@@ -99,6 +100,19 @@ class RunRecord:
     @property
     def federation(self) -> Mapping[str, Any]:
         return self.start.get("federation") or {}
+
+    @property
+    def stages(self) -> list[str]:
+        """The names of the stages that updates pass before they leave a party."""
+        guard = self.job.get("guard")
+        return (
+            [str(g.get("name")) for g in guard if isinstance(g, Mapping)] if isinstance(guard, list) else []
+        )
+
+    @property
+    def hides_updates(self) -> bool:
+        """Whether the server saw sums of updates only."""
+        return any(name in HIDING for name in self.stages)
 
     @property
     def is_finished(self) -> bool:

@@ -415,17 +415,18 @@ def privacy(records: Sequence[RunRecord]) -> list[str]:
             is_finite(s.get("epsilon")) for s in record.ledger.get("spent") or []
         ):
             continue
+        seen = record.ledger.get("seen") or []
         who = sorted(
-            {plain(s.get("party")) for s in record.ledger.get("seen") or [] if s.get("kind") == "Upload"}
+            {plain(s.get("party")) for s in seen if s.get("kind") == "Upload" and not record.hides_updates}
         )
-        if record.ledger.get("seen"):
+        if seen:
             unprotected.setdefault(names(who, 3) if who else "", []).append(record.label)
     several = len({r.label for r in records}) > 1
     for readers, labels in unprotected.items():
         which = f" ({names(list(dict.fromkeys(labels)), 12)})" if several else ""
-        seen = "the server" if readers == "server" else readers
+        readers = "the server" if readers == "server" else readers
         out.append(
-            f"No differential privacy{which}: updates were visible in plaintext to {seen}."
+            f"No differential privacy{which}: updates were visible in plaintext to {readers}."
             if readers
             else f"No differential privacy{which}: there is no bound on what the messages below reveal."
         )

@@ -31,6 +31,11 @@ INLINE = 64 << 10  # bytes of a message that are sent with its head; smaller mes
 # confirm at once after this much; otherwise the link confirms soon after
 ACK_BYTES, ACK_RECORDS = 1 << 20, 64
 QUIET = 2.0  # seconds without any confirmation after which the sender asks
+# an unanswered handshake or probe is repeated after half of QUIET, then after twice the time, until it is
+# this multiple of QUIET. A hub loses nothing unless it restarts or is hostile, and says so if a party is
+# absent. A server that a thousand parties join at once takes seconds to answer: repeats at a fixed rate would
+# grow with the square of the parties
+LONGEST = 8
 MANY = 1024  # unconfirmed records after which the sender waits
 TRIES = 5  # altered records after which the channel fails: the hub is hostile or broken
 
@@ -98,6 +103,7 @@ class Channel:
         self.probe: tuple[int, int] | None = None  # (its number, the cursor then)
         self.probes = 0
         self.last_progress = self.last_tick = 0.0
+        self.repeat_at = self.repeat_wait = 0.0  # when to repeat what was not answered; 0: not decided yet
         self.altered = 0
         self.failure: SealBroken | None = None
 
@@ -155,6 +161,8 @@ class Channel:
         ):
             return None
         record, counter = self.records[self.cursor - self.acked], self.cursor
+        if self.cursor == self.acked:  # nothing was in flight: the time without confirmations begins now
+            self.last_progress = max(self.last_progress, self.last_tick)
         self.cursor += 1
         self.in_flight += len(record.body)
         return self._record(DATA, counter, record, self.front)
@@ -187,6 +195,7 @@ class Channel:
     def _greet(self) -> None:
         ephemeral = Ephemeral()
         self.hello = Handshake(ephemeral, HELLO + self.life + ephemeral.public + self.kit.der)
+        self.repeat_at = 0.0
         self._greeting(self.hello.payload)
 
     def _transcript(
@@ -202,9 +211,9 @@ class Channel:
         if self.pending is not None and self.pending[5] == data:
             self._greeting(self.pending[4])  # the reply was lost
             return
-        # both started a handshake: the first by name continues, the other answers
+        # both started a handshake: the first by name continues (`tick` repeats it if it was lost), the other
+        # answers
         if self.hello is not None and self.kit.name < self.peer:
-            self._greeting(self.hello.payload)
             return
         their_life, theirs, certificate = data[1:17], data[17:49], data[49:]
         public = self.kit.trust.party(certificate, self.peer)
@@ -243,7 +252,7 @@ class Channel:
         self.pending, self.finish = None, b""
         self._begin(seal, their_life)
         self.confirmed = True
-        self._acknowledge()
+        self.unconfirmed_records += 1  # the link confirms soon, together with the records that follow
 
     def _unsigned(self) -> SealBroken:
         return SealBroken(
@@ -265,6 +274,7 @@ class Channel:
             self._abandon()
         self.cursor, self.in_flight = self.acked, 0
         self.seal, self.their_life, self.confirmed = seal, their_life, False
+        self.repeat_at = 0.0
         self.sent_control = self.seen_control = 0
         self.control.clear()  # of the old session
         self.paused, self.refused = False, None
@@ -407,7 +417,7 @@ class Channel:
             return
         if self.acked <= value <= self.acked + len(self.records):
             if value > self.acked:
-                self.last_progress = self.last_tick
+                self.last_progress, self.repeat_at = self.last_tick, 0.0
             for _ in range(value - self.acked):
                 record = self.records.popleft()
                 self.kept_bytes -= len(record.body)
@@ -432,13 +442,30 @@ class Channel:
         self.refused_at = (self.refused_at or now) if self.refused is not None else 0.0
         if not self.present:
             return
+        greeting = b""
         if self.hello is not None:
-            self._greeting(self.hello.payload)
-        elif self.seal is not None and self.finish and not self.confirmed:
-            self._greeting(self.finish)
-        if self.doubt or self.paused or (self.cursor > self.acked and now - self.last_progress > QUIET):
-            self.ask()
+            greeting = self.hello.payload
+        elif self.seal is not None and not self.confirmed:
+            greeting = self.finish
+        is_quiet = self.cursor > self.acked and now - self.last_progress > QUIET
+        is_unsure = is_quiet or self.doubt or self.paused
+        if not greeting and not is_unsure:
+            self.repeat_at = 0.0
+        elif self._is_due(now, at_once=is_quiet):
+            if greeting:
+                self._greeting(greeting)
+            if is_unsure:
+                self.ask()
         self.confirm()
+
+    def _is_due(self, now: float, at_once: bool) -> bool:
+        """Return whether it is time to repeat; the times between repeats double."""
+        if now < self.repeat_at:
+            return False
+        is_first = not self.repeat_at
+        self.repeat_wait = QUIET / 2 if is_first else min(2 * self.repeat_wait, LONGEST * QUIET)
+        self.repeat_at = now + self.repeat_wait
+        return at_once or not is_first
 
     def ask(self) -> None:
         """Probe what the other side has received; the hub keeps the order, so the rest was lost."""
@@ -449,7 +476,7 @@ class Channel:
 
     def reconnect(self) -> None:
         """Continue after a reconnect, mine or the other's."""
-        self.present, self.doubt = True, self.seal is not None
+        self.present, self.doubt, self.repeat_at = True, self.seal is not None, 0.0
         if self.hello is not None:
             self._greeting(self.hello.payload)
         elif self.finish and not self.confirmed:

@@ -8,6 +8,7 @@ gains nothing, so their clients run one by one, one on each core.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,8 @@ from ..engine.task import Task
 from ..guard import Clients, Guard
 from .client_states import ClientStates
 from .fold import FoldEngine, Recorded, Stacked
+from .ranks import RankGroup
+from .shared_rounds import RoundWork, SharedRounds
 
 STACKED = ("stack", "streams")  # the engines that run several clients at once
 MANNERS = {"stack": "stacked", "streams": "side by side", "graph": "one by one", "each": "one by one"}
@@ -87,8 +90,10 @@ class Cohort:
         memory: float | None = None,
         guards: list[Guard] | None = None,
         rule: Rule | None = None,
+        ranks: RankGroup | None = None,
     ):
-        self.runs, self.device = runs, task.x.device
+        """`ranks`: the processes that share the clients of every round; rank 0 has the servers."""
+        self.runs, self.device, self.ranks = runs, task.x.device, ranks
         self.guards = guards or []  # one for each run, or none
         self.guard_states = [ClientStates(len(r.fed)) for r in runs]
         self.task, self.algorithm = task, runs[0].algorithm
@@ -117,6 +122,7 @@ class Cohort:
         # called with every upload: (parties, weights, vectors)
         self.on_upload: Callable[[np.ndarray, Tensor, State], None] | None = None
         self.upload_shapes: dict[str, torch.Size] = {}  # of one client's upload, to count bytes
+        self.chunk_seconds: list[float] = []  # that cores were busy with, by chunk, in the order they ended
         if state_bytes > 2e9:
             self.notes.append(
                 f"clients of {type(self.algorithm).__name__} keep state between rounds: when all have taken "
@@ -126,16 +132,19 @@ class Cohort:
         self.threads = _Thread()
         self.per_row: int | None = None  # bytes that a row keeps for the backward pass
         # one core if the model draws random numbers, whose order matters
-        self.cores = cores() if self.device.type == "cpu" and not task.draws else 1
+        self.cores = 1
+        if self.device.type == "cpu" and not task.draws:
+            self.cores = cores() if ranks is None else ranks.cores
         if task.draws:
             self.notes.append(
                 "this model draws random numbers other than dropout's, so stacking, resuming or a deployment "
                 "changes its result"
             )
         self.pool = ThreadPoolExecutor(self.cores, thread_name_prefix="tacit-cohort")
-        self._bind(0)
+        self.bind(0)
         self.compiles = False  # whether recorded steps are compiled
         self.engine = self._choose_engine(engine)
+        self.shared = SharedRounds(self, ranks) if ranks is not None and ranks.leads else None
 
     @property
     def manner(self) -> str:
@@ -146,7 +155,7 @@ class Cohort:
 
     def round(self, number: int) -> list[np.ndarray]:
         """One round of every run, counted from 0; returns the parties that took part in each."""
-        self._bind(number + 1)  # drifting data counts rounds from 1
+        self.bind(number + 1)  # drifting data counts rounds from 1
         chosen = [self._select(i, number) for i in range(len(self.runs))]
         run_of = np.concatenate([np.full(len(c), i) for i, c in enumerate(chosen)])
         who = np.concatenate(chosen)
@@ -158,11 +167,12 @@ class Cohort:
             uploads = self._corrupt(number, run_of, who, uploads)
         if self.on_upload is not None:
             uploads = self._observe(who, uploads, self.on_upload)
-        mean = (
-            self._guarded_mean(number, run_of, who, uploads)
-            if self.guards
-            else self._mean(number, run_of, who, uploads)
-        )
+        if self.guards:
+            mean = self._guarded_mean(number, run_of, who, uploads)
+        elif self.shared is not None and len(who) and self._is_sum():
+            mean = self._shared_mean(self.shared, number, run_of, who)
+        else:
+            mean = self._mean(number, run_of, who, uploads)
         self.upload_shapes = {k: v.shape[1:] for k, v in mean.items()}
         # runs without a participant do not change
         idle = torch.tensor(
@@ -247,6 +257,27 @@ class Cohort:
             m if i in run_of else before for i, (before, m) in enumerate(zip(self.memories, after))
         ]
         return mean
+
+    def _is_sum(self) -> bool:
+        """Whether nothing but sums of a round's uploads is needed, so that ranks may add theirs first.
+
+        Several runs are added in larger chunks (`_collect`), which only rank 0 can form.
+        """
+        return (
+            len(self.runs) == 1
+            and not self.rule.sees_each
+            and self.on_upload is None
+            and self.runs[0].corrupt is None
+        )
+
+    def _shared_mean(self, shared: SharedRounds, number: int, run_of: np.ndarray, who: np.ndarray) -> State:
+        """`_mean` where every rank adds the uploads of its own clients."""
+        work = self._work(number, run_of, who)
+        return self.rule.result(shared.total(work, self.cut(work)))
+
+    def add_up(self, weights: Tensor, vectors: State) -> State:
+        """The sums of one chunk of uploads of a single run, as `_mean` adds them."""
+        return self.rule.add(self.rule.start(), weights[None], vectors)
 
     def _collect(
         self, uploads: Iterator[tuple[Tensor, State, np.ndarray]]
@@ -342,7 +373,7 @@ class Cohort:
 
         `works` are the clients' own counts of work, which replace the round in their plans.
         """
-        self._bind(number + 1)
+        self.bind(number + 1)
         started = {k: v[None] for k, v in down.items()}
         for weights, vectors, rows in self._uploads(number, np.zeros_like(who), who, works, started):
             for s, row in enumerate(rows):
@@ -350,7 +381,7 @@ class Cohort:
 
     def train_separately(self, number: int, who: np.ndarray, works: np.ndarray, down: State) -> State:
         """The vectors [S, …] of clients that train from their own models [S, …], for gossip."""
-        self._bind(number + 1)
+        self.bind(number + 1)
         out = State()
         for _, vectors, rows in self._uploads(
             number, np.zeros_like(who), who, works, down, np.arange(len(who))
@@ -363,6 +394,8 @@ class Cohort:
     def personal(self, i: int) -> list[State]:
         """The model that each party of run i uses, including parties that have not taken part yet."""
         down, n = {k: v[i] for k, v in self.down(0.0).items()}, len(self.runs[i].fed)
+        if self.shared is not None:
+            self.shared.collect(i)
         states = self.states[i]
         mine = [
             {k: states.values[k][int(s)] for k in self.fresh} if s >= 0 else self.initial[i]
@@ -383,34 +416,77 @@ class Cohort:
 
         `whose` is the row of `down` from which each client starts; by default its run's.
         """
-        first, members = self.runs[0], [who[run_of == i] for i in range(len(self.runs))]
+        work = self._work(number, run_of, who, works, down, whose)
+        chunks = self.cut(work)
+        yield from self.compute(work, chunks) if self.shared is None else self.shared.uploads(work, chunks)
+
+    def _work(
+        self,
+        number: int,
+        run_of: np.ndarray,
+        who: np.ndarray,
+        works: np.ndarray | None = None,
+        down: State | None = None,
+        whose: np.ndarray | None = None,
+    ) -> RoundWork:
+        return RoundWork(
+            number,
+            run_of,
+            who,
+            np.full(len(who), number) if works is None else works,
+            run_of if whose is None else whose,
+            self.down(float(number)) if down is None else down,
+        )
+
+    def lengths(self, work: RoundWork) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(rows, epochs, local steps) of the clients of a round."""
+        members = [work.who[work.run_of == i] for i in range(len(self.runs))]
         sizes = np.concatenate([r.sizes[k] for r, k in zip(self.runs, members)])
         epochs = np.concatenate([r.local_epochs[k] for r, k in zip(self.runs, members)])
-        seeds = np.array([r.seed for r in self.runs], dtype=np.uint64)[run_of]
-        ids = np.concatenate([ids[k] for ids, k in zip(self.ids, members)])
-        steps = count_steps(sizes, epochs, first.batch_size, first.local_steps)
+        first = self.runs[0]
+        return sizes, epochs, count_steps(sizes, epochs, first.batch_size, first.local_steps)
+
+    def cut(self, work: RoundWork) -> list[np.ndarray]:
+        """The chunks of a round: the indices of the clients that run as one stack.
+
+        On a CPU they do not depend on the number of ranks, and so neither do the bits of their sums. On a
+        GPU a chunk may hold all clients, so each rank gets its own.
+        """
+        sizes, _, steps = self.lengths(work)
         groups = (
             group_by_size(sizes)
-            if first.batch_size is None and self.engine in STACKED
-            else [np.arange(len(who))]
+            if self.runs[0].batch_size is None and self.engine in STACKED
+            else [np.arange(len(work.who))]
         )
-        chunks = [
+        # longest first, so that finished clients are at the end of the stack
+        parts = [part[np.argsort(-steps[part], kind="stable")] for part in groups]
+        if self.ranks is not None and self.device.type != "cpu":
+            parts = [part[q :: self.ranks.size] for part in parts for q in range(self.ranks.size)]
+        return [
             chunk
-            for part in groups
-            # longest first, so that finished clients are at the end of the stack
-            for chunk in np.array_split(
-                part[np.argsort(-steps[part], kind="stable")],
-                -(-len(part) // self._chunk(sizes[part], steps[part])),
-            )
+            for part in parts
+            if len(part)
+            for chunk in np.array_split(part, -(-len(part) // self._chunk(sizes[part], steps[part])))
         ]
-        sent = self.down(float(number)) if down is None else down
-        works = np.full(len(who), number) if works is None else works
-        whose = run_of if whose is None else whose
+
+    def compute(
+        self, work: RoundWork, chunks: list[np.ndarray], ahead: int = 0
+    ) -> Iterator[tuple[Tensor, State, np.ndarray]]:
+        """Run these chunks in this process and yield their uploads, in order.
+
+        `ahead`: how many chunks may be finished before they are taken; 0: two for each core.
+        """
+        first, run_of, who = self.runs[0], work.run_of, work.who
+        seconds = self.chunk_seconds = []
+        sizes, epochs, _ = self.lengths(work)
+        seeds = np.array([r.seed for r in self.runs], dtype=np.uint64)[run_of]
+        ids = np.concatenate([ids[who[run_of == i]] for i, ids in enumerate(self.ids)])
 
         def run_chunk(rows: np.ndarray, mine: State) -> tuple[Tensor, State, State]:
+            began = time.perf_counter()
             plans = plan(
                 seeds[rows],
-                0 if self.algorithm.repeats_batches else works[rows],
+                0 if self.algorithm.repeats_batches else work.works[rows],
                 ids[rows],
                 sizes[rows],
                 epochs[rows],
@@ -427,11 +503,13 @@ class Cohort:
                 size=self._to_device(plans.size),
             )
             with torch.no_grad():
-                return (self._stacked if self.engine in STACKED else self._one_by_one)(
-                    plans, run_of[rows], whose[rows], sent, mine
+                out = (self._stacked if self.engine in STACKED else self._one_by_one)(
+                    plans, run_of[rows], work.whose[rows], work.down, mine
                 )
+            seconds.append(time.perf_counter() - began)
+            return out
 
-        for rows, (weights, vectors, after) in self._run_chunks(run_chunk, chunks, run_of, who):
+        for rows, (weights, vectors, after) in self._run_chunks(run_chunk, chunks, run_of, who, ahead):
             for i in np.unique(run_of[rows]) if after else ():
                 of_run = run_of[rows] == i
                 self.states[i].put(
@@ -440,7 +518,7 @@ class Cohort:
             yield weights, vectors, rows
 
     def _run_chunks(
-        self, run_chunk: Any, chunks: list[np.ndarray], run_of: np.ndarray, who: np.ndarray
+        self, run_chunk: Any, chunks: list[np.ndarray], run_of: np.ndarray, who: np.ndarray, ahead: int = 0
     ) -> Iterator[Any]:
         """Run the chunks, on a CPU one on each core, and yield them in order; only a few wait at a time."""
         if self.device.type != "cpu":
@@ -460,7 +538,7 @@ class Cohort:
                 waiting.append(
                     (rows, self.pool.submit(run_chunk, rows, self._client_states(run_of[rows], who[rows])))
                 )
-                if len(waiting) > 2 * self.cores:
+                if len(waiting) > (ahead or 2 * self.cores):
                     rows, done = waiting.popleft()
                     yield rows, done.result()
             while waiting:
@@ -578,7 +656,7 @@ class Cohort:
 
     # data, engine and memory --------------------------------------------------------------------------------
 
-    def _bind(self, number: int) -> None:
+    def bind(self, number: int) -> None:
         """Give the task the rows of all runs in this round; nothing is done unless the rows have changed."""
         tables = [r.fed.at(number) for r in self.runs]
         if self.tables and all(a.x is b.x and a.y is b.y for a, b in zip(tables, self.tables)):
@@ -655,7 +733,9 @@ class Cohort:
         each = 4 * self.task.dim * (8 + 2 * len(self.fresh)) + 2 * batch * self.per_row
         each += 16 * batch * int(steps.max())  # the plan: index, mark and key for every row of a batch
         room = self.memory or (
-            0.6 * torch.cuda.mem_get_info(self.device)[1] if self.device.type == "cuda" else CPU_STACK
+            0.6 * torch.cuda.mem_get_info(self.device)[1] / (1 if self.ranks is None else self.ranks.on_gpu)
+            if self.device.type == "cuda"
+            else CPU_STACK
         )
         return max(1, int(room // each))
 
@@ -668,6 +748,8 @@ class Cohort:
             out["buffers"] = self.buffers[i]
         out |= {f"rule.{k}": v for k, v in self.memories[i].items()}
         if self.fresh:
+            if self.shared is not None:
+                self.shared.collect(i)
             out |= {f"kept.{k}": v for k, v in self.states[i].save().items()}
         if self.guards:
             out |= {f"guard.{k}": v for k, v in self.guards[i].state.items()} | {
@@ -698,6 +780,8 @@ class Cohort:
         for guard, states, s in zip(self.guards, self.guard_states, saved):
             guard.state = {k[6:]: v for k, v in s.items() if k.startswith("guard.")}
             states.load({k[8:]: v for k, v in s.items() if k.startswith("guarded.")})
+        if self.shared is not None:
+            self.shared.take_all()
 
 
 def _join(parts: list[tuple[Tensor, State, np.ndarray]]) -> tuple[Tensor, State, np.ndarray]:

@@ -17,6 +17,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +43,7 @@ from .envelope import (
 )
 from .kits import Kit, keep_revocations
 from .listening import find_addresses
+from .monitoring import Metric, Monitor, Pulse
 
 log = logging.getLogger("tacit.hub")
 QUOTA = 64 << 20  # queued bytes of one sender
@@ -110,9 +112,12 @@ class Hub:
         self.room: dict[str, asyncio.Event] = {}
         self.failures: dict[str, tuple[str, float]] = {}  # the kind of a party's error, and when
         self.relayed = self.relayed_bytes = 0
+        self.accepted = self.refused = 0  # connections
+        self.pulse = Pulse()
         self.port = 0
         self._server: Any = None
         self._watch: asyncio.Task[None] | None = None
+        self._beat: asyncio.Task[None] | None = None
 
     async def start(self) -> int:
         authority, key, certificate = self.kit.pems()
@@ -135,6 +140,7 @@ class Hub:
             self.port = self._bind(address, credentials)
         await self._server.start()
         self._watch = asyncio.create_task(self._watch_revocations())
+        self._beat = asyncio.create_task(self._keep_beating())
         log.info(
             "hub of federation %r listens on %s (port %d)", self.kit.federation, self.kit.listen, self.port
         )
@@ -154,13 +160,43 @@ class Hub:
         return bound
 
     async def stop(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
+        self.port = 0
+        for task in (self._watch, self._beat):
+            if task is not None:
+                task.cancel()
         if self._server is not None:
             await self._server.stop(0)
 
     async def serve_forever(self) -> None:
         await self._server.wait_for_termination()
+
+    async def _keep_beating(self) -> None:
+        while True:
+            self.pulse.beat()
+            await asyncio.sleep(1.0)
+
+    def why_not_ready(self) -> str:
+        """Return "" if parties can connect, else why they cannot."""
+        return "" if self.port else "the hub does not accept connections"
+
+    def metrics(self) -> list[Metric]:
+        """Return figures over all parties; another thread may call this."""
+        queued = sum(self.held.copy().values())
+        return [
+            Metric("tacit_hub_connections", "gauge", "parties that are connected", len(self.connections)),
+            Metric(
+                "tacit_hub_connections_total",
+                "counter",
+                "connections accepted since the start",
+                self.accepted,
+            ),
+            Metric(
+                "tacit_hub_refused_total", "counter", "connections refused or closed by the hub", self.refused
+            ),
+            Metric("tacit_hub_envelopes_total", "counter", "sealed envelopes relayed", self.relayed),
+            Metric("tacit_hub_bytes_total", "counter", "bytes of envelopes relayed", self.relayed_bytes),
+            Metric("tacit_hub_queued_bytes", "gauge", "bytes that wait for slow readers", queued),
+        ]
 
     # --- one connection -------------------------------------------------------------------------------------
 
@@ -170,6 +206,7 @@ class Hub:
         try:
             self.trust.check(certificate)
         except SealBroken as error:
+            self.refused += 1
             log.warning("refused %r from %s: %s", name, context.peer(), error)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
         return name, certificate
@@ -193,6 +230,7 @@ class Hub:
             log.info("%r connects again; its older connection is closed", name)
             old.close("another process connected with this party's certificate.")
         self.connections[name] = connection
+        self.accepted += 1
         self.failures.pop(name, None)
         log.info("%r is here (%s)", name, context.peer())
         connection.put(self._welcome(name))
@@ -254,6 +292,7 @@ class Hub:
                             f"{envelope.sender!r}. A party can send only in its own name."
                         )
                 except (BadFrame, SealBroken) as error:
+                    self.refused += 1
                     log.warning("refused %r: %s", name, error)
                     connection.close(str(error))
                     return
@@ -357,13 +396,20 @@ class Hub:
                 connection.close(str(error))
 
 
-async def serve(kit: Kit, ready: Callable[[int], None] = lambda port: None) -> None:
-    """Run a hub until cancelled."""
+async def serve(
+    kit: Kit, ready: Callable[[int], None] = lambda port: None, monitor: str | None = None
+) -> None:
+    """Run a hub until cancelled; with `monitor`, answer its operator's probes at that address."""
     hub = Hub(kit)
     began = time.monotonic()
-    ready(await hub.start())
     try:
-        await hub.serve_forever()
+        with ExitStack() as stack:
+            if monitor is not None:
+                watching = Monitor(monitor, hub.metrics, hub.why_not_ready, lambda: hub.pulse.is_alive)
+                stack.enter_context(watching)
+                log.info("monitoring at port %d", watching.port)
+            ready(await hub.start())
+            await hub.serve_forever()
     finally:
         await hub.stop()
         log.info(

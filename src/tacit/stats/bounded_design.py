@@ -20,12 +20,12 @@ import pandas as pd
 
 from ..errors import ProtocolError
 from . import design
+from .declared import level_codes, to_numbers
 from .lifetimes import read_times
 from .newton import INTERCEPT
 
 log = logging.getLogger("tacit.party")
 PROBES = 512  # rows that show the range of a term over the declared bounds
-WRONG_EXITS = "negative or infinite times, or events that are not declared"
 MOST = 1e250  # of a coefficient: predictors of scaled terms do not overflow
 
 
@@ -96,9 +96,7 @@ class BoundedDesign:
             return np.zeros(0), np.zeros((0, p))
         clipped = frame.assign(
             **{
-                name: np.clip(
-                    frame[name].to_numpy(dtype=np.float64), self.bounds[name][0], self.bounds[name][1]
-                )
+                name: np.clip(to_numbers(frame[name]), self.bounds[name][0], self.bounds[name][1])
                 for name in self.columns
                 if name not in self.agreement.levels
             }
@@ -114,24 +112,40 @@ class BoundedDesign:
 
 
 def declared_rows(
-    table: pd.DataFrame, names: Sequence[str], levels: Mapping[str, Sequence[Any]], missing: str
+    table: pd.DataFrame, names: Sequence[str], levels: Mapping[str, Sequence[Any]]
 ) -> pd.DataFrame:
-    """Return the rows that have values in all these columns, and declared ones where levels are declared."""
-    frame = design.complete_cases(table, names, missing)
-    keep = np.ones(len(frame), dtype=bool)
-    for name, known in levels.items():
-        codes, values = pd.factorize(frame[name])
-        keep &= np.array([*(design.plain_level(v) in known for v in values), False])[codes]
-    return leave_out(frame, ~keep, "values that are not among the declared levels")
+    """Return the rows that have a declared level, or else a number, in each of these columns.
+
+    Each cell is read by itself (declared.py). Columns with levels are categories of exactly these.
+    """
+    columns: dict[str, Any] = {}
+    is_number, is_level = np.ones(len(table), dtype=bool), np.ones(len(table), dtype=bool)
+    for name in dict.fromkeys(names):
+        if name in levels:
+            known = list(levels[name])
+            codes = level_codes(table[name], known, truth_is_number=True)
+            is_level &= codes != len(known)
+            is_number &= codes != len(known) + 1
+            columns[name] = pd.Categorical.from_codes(np.where(codes < len(known), codes, -1), known)
+        else:
+            columns[name] = to_numbers(table[name])
+            is_number &= ~np.isnan(columns[name])
+    frame = pd.DataFrame(columns, index=pd.RangeIndex(len(table)))
+    frame, is_level = leave_out(frame, ~is_number, "missing values, or no numbers"), is_level[is_number]
+    return leave_out(frame, ~is_level, "values that are not among the declared levels")
 
 
-def wrong_exits(frame: pd.DataFrame, time: str, event: str, causes: Sequence[Any]) -> np.ndarray:
-    """Return which rows have a time or an event that no row of a survival model has."""
-    times = read_times(frame, time)
-    plain = np.array([design.plain_level(v) for v in frame[event]], dtype=object)
-    known = np.any([plain == cause for cause in (0, *causes)], axis=0)
-    good: np.ndarray = np.isfinite(times) & (times >= 0) & known.astype(bool)
-    return ~good
+def declared_exits(
+    table: pd.DataFrame,
+    names: Sequence[str],
+    levels: Mapping[str, Sequence[Any]],
+    time: str,
+    event: str,
+    causes: Sequence[Any],
+) -> pd.DataFrame:
+    """As `declared_rows`, of the rows with a time of at least 0 and a declared event."""
+    frame = declared_rows(table, names, {**levels, event: (0, *causes)})
+    return leave_out(frame, read_times(frame, time) < 0, "negative times")
 
 
 def leave_out(frame: pd.DataFrame, rows: np.ndarray, why: str) -> pd.DataFrame:

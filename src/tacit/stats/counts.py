@@ -189,7 +189,7 @@ class FrequentProgram:
     def local(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
         check_columns(table, [self.column], "this party")
         prefixes = self._prefixes(step, down)
-        found = table[self.column].dropna().map(text_of).value_counts()
+        found = self._values(table)
         place = {prefix: i for i, prefix in enumerate(prefixes)}
         counts = np.zeros((len(prefixes), 257), np.int64)
         for value, count in found[found >= self.cell].items():
@@ -198,6 +198,10 @@ class FrequentProgram:
             if i is not None and len(text) >= step:
                 counts[i, text[step] if len(text) > step else 256] += count
         return counts.reshape(-1)
+
+    def _values(self, table: pd.DataFrame) -> pd.Series:
+        """How often each value occurs."""
+        return table[self.column].dropna().map(text_of).value_counts()
 
     def _prefixes(self, step: int, down: Down) -> list[bytes]:
         text = bytes(down["prefixes"].to(torch.uint8).tolist())

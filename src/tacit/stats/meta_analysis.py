@@ -22,6 +22,14 @@ from .regression import GlmProgram
 PARTY = "tacit party"  # the column with the party's own name
 
 
+def add_name(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return a party's table with its name, which is its place in a sum by site.
+
+    A table without rows gets one without values: it has a name too.
+    """
+    return (frame if len(frame) else frame.reindex([0])).assign(**{PARTY: name})
+
+
 @dataclass
 class SiteEstimates:
     sites: list[str]  # those whose fit converged

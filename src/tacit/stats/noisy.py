@@ -27,8 +27,8 @@ from ..accounting.compose import Release
 from ..parameters import bad
 from ..parties.ledger import Spend
 from ..protocols.sum_steps import Down
-from .columns import codes, numbers
 from .counts import count_cells
+from .declared import level_codes, to_numbers
 from .description import ALL, ColumnMoments, Descriptions
 from .tables import check_columns
 
@@ -159,12 +159,12 @@ class NoisyProgram:
         if self.by is None:
             cell = np.zeros(len(table), np.int64)
         else:
-            cell = np.minimum(codes(table, *self.by), self.cells - 1)
+            cell = np.minimum(level_codes(table[self.by[0]], self.by[1]), self.cells - 1)
         parts = [np.bincount(cell, minlength=self.cells)] if self.counts_rows else []
         for name, low, high in self.numeric:
-            x = numbers(table, name)
+            x = to_numbers(table[name])
             present = ~np.isnan(x)
-            unit, c = np.clip((x[present] - low) / (high - low), 0, 1), cell[present]
+            unit, c = (np.clip(x[present], low, high) - low) / (high - low), cell[present]
             if "moments" in self.wants:
                 parts.append(np.bincount(c, minlength=self.cells))
                 for values in (unit, unit**2):
@@ -180,7 +180,8 @@ class NoisyProgram:
                 parts.append(np.concatenate(levels_of, axis=1).reshape(-1))
         for name, levels in self.categories:
             width = len(levels) + 2
-            parts.append(np.bincount(cell * width + codes(table, name, levels), minlength=self.cells * width))
+            place = cell * width + level_codes(table[name], levels)
+            parts.append(np.bincount(place, minlength=self.cells * width))
         return parts
 
     # --- the coordinator ------------------------------------------------------------------------------------

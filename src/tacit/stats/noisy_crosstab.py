@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ..protocols.sum_steps import Down
-from .columns import codes
+from .declared import level_codes
 from .noisy import NoisyProgram
 
 TABLES = 1999  # simulated tables: p-values down to 1/2000
@@ -36,7 +36,8 @@ class NoisyCrosstab(NoisyProgram):
 
     def _count(self, table: pd.DataFrame) -> list[np.ndarray]:
         rows, columns = self.categories
-        place = codes(table, *rows) * self.shape[1] + codes(table, *columns)
+        i, j = (level_codes(table[name], levels) for name, levels in (rows, columns))
+        place = i * self.shape[1] + j
         return [np.bincount(place, minlength=math.prod(self.shape))]
 
     def coordinate(self) -> Generator[Down, np.ndarray, np.ndarray]:  # type: ignore[override]

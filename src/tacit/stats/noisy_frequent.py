@@ -20,6 +20,7 @@ from ..parties.ledger import Spend
 from ..protocols.sum_steps import Down
 from . import noise_share
 from .counts import FrequentProgram
+from .declared import to_texts
 from .noise_share import BOUND, SCALE, Block
 
 FALSE_ALARM = 0.01  # that a step finds something in noise alone
@@ -50,6 +51,9 @@ class NoisyFrequentProgram(FrequentProgram):
             self.epsilon, self.delta, self.parties, self.block(257 * prefixes)
         )
         return math.sqrt(variance)
+
+    def _values(self, table: pd.DataFrame) -> pd.Series:
+        return pd.Series(to_texts(table[self.column]), dtype=object).dropna().value_counts()
 
     def local(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
         counts = super().local(step, table, down)

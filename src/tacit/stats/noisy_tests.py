@@ -18,8 +18,8 @@ from ..accounting.compose import Release
 from ..parties.ledger import Spend
 from ..protocols.sum_steps import Down
 from . import noise_share
-from .columns import matrix
 from .comparisons import GroupTest, distributions
+from .declared import to_numbers
 from .description import ColumnMoments
 from .noise_share import BOUND, SCALE, Block
 from .noisy import Z
@@ -144,8 +144,8 @@ class NoisyCorrelation:
         """The sums of one party, without noise."""
         check_columns(table, self.columns, "this party")
         scaled = [
-            np.clip((2 * row - low - high) / (high - low), -1, 1)
-            for row, (_, low, high) in zip(matrix(table, self.columns), self.numeric)
+            (2 * np.clip(to_numbers(table[name]), low, high) - low - high) / (high - low)
+            for name, low, high in self.numeric
         ]
         x = np.array(scaled).reshape(len(self.numeric), len(table))
         found = []

@@ -31,14 +31,7 @@ from ..errors import BadData
 from ..parties.ledger import Spend
 from ..protocols.sum_steps import Down
 from . import design, noise_share, noisy_score
-from .bounded_design import (
-    WRONG_EXITS,
-    BoundedDesign,
-    check_coefficients,
-    declared_rows,
-    leave_out,
-    wrong_exits,
-)
+from .bounded_design import BoundedDesign, check_coefficients, declared_exits
 from .hazards_coordinator import CoxEstimate
 from .lifetimes import _codes, read_events, read_times
 from .noise_share import BOUND, SCALE, Block
@@ -77,7 +70,6 @@ class PrivateCoxProgram:
     strata: tuple[str, ...] = ()
     l2: float = 0.0
     max_hazard: float = 1.0
-    missing: str = "drop"
 
     by_site = False
     ties = "none: hazards are constant in an interval"
@@ -163,8 +155,7 @@ class PrivateCoxProgram:
     def _read(self, table: pd.DataFrame) -> PersonTime:
         design.check_columns(table, self.used)
         declared = {**self.bounded.agreement.levels, **self.strata_agreement.levels}
-        frame = declared_rows(table, self.used, declared, self.missing)
-        frame = leave_out(frame, wrong_exits(frame, self.time, self.event, (1,)), WRONG_EXITS)
+        frame = declared_exits(table, self.used, declared, self.time, self.event, (1,))
         _, x = self.bounded.read(frame)
         edges = np.concatenate([[0.0], np.asarray(self.grid, dtype=float)])
         times = read_times(frame, self.time)

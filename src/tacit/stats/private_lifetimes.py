@@ -18,7 +18,7 @@ from ..accounting.compose import Release
 from ..parties.ledger import Spend
 from ..protocols.sum_steps import Down
 from . import design, noise_share
-from .bounded_design import WRONG_EXITS, declared_rows, leave_out, wrong_exits
+from .bounded_design import declared_exits
 from .lifetimes import _codes, read_events, read_times, to_cells
 from .noise_share import BOUND, SCALE, Block
 
@@ -41,7 +41,6 @@ class PrivateLifetimeProgram:
     delta: float
     by: str | None = None
     groups: Sequence[Any] = ()
-    missing: str = "drop"
     causes: Sequence[Any] = (1,)
 
     @property
@@ -78,8 +77,7 @@ class PrivateLifetimeProgram:
         used = [c for c in (self.time, self.event, self.by) if c]
         design.check_columns(table, used)
         levels = {self.by: [design.plain_level(v) for v in self.groups]} if self.by else {}
-        frame = declared_rows(table, used, levels, self.missing)
-        frame = leave_out(frame, wrong_exits(frame, self.time, self.event, self.causes), WRONG_EXITS)
+        frame = declared_exits(table, used, levels, self.time, self.event, self.causes)
         # later times are departures at the end of the grid: nothing about them is opened
         end = float(self.grid[-1])
         times = read_times(frame, self.time)

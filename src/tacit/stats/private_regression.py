@@ -64,7 +64,6 @@ class PrivateGlmProgram:
     bounds: Mapping[str, Sequence[float]]
     levels: Mapping[str, Sequence[Any]]
     l2: float = 0.0
-    missing: str = "drop"
 
     @property
     def max_steps(self) -> int:
@@ -138,7 +137,7 @@ class PrivateGlmProgram:
 
     def _read(self, table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
         design.check_columns(table, self.columns)
-        y, x = self.bounded.read(declared_rows(table, self.columns, self.agreement.levels, self.missing))
+        y, x = self.bounded.read(declared_rows(table, self.columns, self.agreement.levels))
         assert y is not None
         low, high = self.bounds[self.response]
         return np.clip(y, low, high), x

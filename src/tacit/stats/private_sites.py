@@ -66,7 +66,6 @@ class PrivateMixedProgram:
     delta: float
     bounds: Mapping[str, Sequence[float]]
     levels: Mapping[str, Sequence[Any]]
-    missing: str = "drop"
 
     @property
     def max_steps(self) -> int:
@@ -120,9 +119,7 @@ class PrivateMixedProgram:
 
     def _read(self, table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
         design.check_columns(table, self.columns)
-        y, x = self.bounded.read(
-            declared_rows(table, self.columns, self.bounded.agreement.levels, self.missing)
-        )
+        y, x = self.bounded.read(declared_rows(table, self.columns, self.bounded.agreement.levels))
         assert y is not None
         low, high = self.bounds[self.response]
         y = np.clip(y, low, high)
@@ -133,7 +130,7 @@ class PrivateMixedProgram:
             raise BadData(f"the agreed model has {self.max_steps} rounds; step {step} was asked for.")
         y, x = recall(table, repr(self), lambda: self._read(table))
         groups, p = len(self.parties), len(self.bounded.terms)
-        place = self.parties.index(str(table[PARTY].iloc[0])) if len(table) else 0
+        place = self.parties.index(str(table[PARTY].iloc[0]))
         point = check_coefficients(down["point"].numpy(), groups + p)
         if self.family == "gaussian":  # one round from 0: the sums do not depend on a point
             residual, weight = y, np.ones(len(y))
@@ -257,7 +254,6 @@ class PrivateMetaProgram:
     delta: float
     bounds: Mapping[str, Sequence[float]]
     levels: Mapping[str, Sequence[Any]]
-    missing: str = "drop"
 
     @property
     def max_steps(self) -> int:
@@ -271,9 +267,8 @@ class PrivateMetaProgram:
     def own(self) -> PrivateGlmProgram:
         """The model of one site, which adds all the noise itself."""
         return PrivateGlmProgram(
-            self.formula, self.family, 1, self.epsilon, self.delta, self.bounds, self.levels, 0.0,
-            self.missing,
-        )  # fmt: skip
+            self.formula, self.family, 1, self.epsilon, self.delta, self.bounds, self.levels
+        )
 
     @property
     def release(self) -> Release:
@@ -290,10 +285,10 @@ class PrivateMetaProgram:
         if step != 0:
             raise BadData(f"the agreed model has 1 step; step {step} was asked for.")
         out = np.zeros((len(self.parties), 1 + 2 * len(self.own.terms)))
-        if len(table):
-            found = ideal(self.own, {"own": table})
-            place = self.parties.index(str(table[PARTY].iloc[0]))
-            out[place] = np.concatenate([[found.rows], found.beta, np.diag(found.covariance)])
+        # also a site without any rows answers with noise, as one with a row does
+        found = ideal(self.own, {"own": table})
+        place = self.parties.index(str(table[PARTY].iloc[0]))
+        out[place] = np.concatenate([[found.rows], found.beta, np.diag(found.covariance)])
         return exact.encode(out.reshape(-1))
 
     def coordinate(self) -> Generator[Down, np.ndarray, PrivateSiteEstimates]:

@@ -34,6 +34,7 @@ def coordinate(
     *,
     changes: list[str] | None = None,
     patience: float = 300.0,
+    wait: float | None = None,
     state: str | Path | None = None,
     progress: Report = lambda done, most: None,
     note: Callable[[str], None] = log.info,
@@ -48,6 +49,7 @@ def coordinate(
         job,
         WORD,
         patience=patience,
+        wait=wait,
         state=state,
         progress=progress,
         note=note,
@@ -69,6 +71,7 @@ def take_part(
     out: str | Path | None = None,
     state: str | Path | None = None,
     patience: float = 300.0,
+    wait: float | None = None,
     progress: Report = lambda done, most: None,
 ) -> dict[str, Any]:
     """Run a party's part: answer the job that its owner agreed to, and no other; write the model to `out`.
@@ -80,7 +83,16 @@ def take_part(
     query = read_job(job)
     check_policy(read_policy(kit.directory), query.options)
     value, shared = answer_sums(
-        kit, query, job, data, WORD, patience=patience, state=state, progress=progress
+        kit,
+        query,
+        job,
+        data,
+        WORD,
+        patience=patience,
+        wait=wait,
+        state=state,
+        progress=progress,
+        read_job=read_job,
     )
     if target is not None:
         write_atomic(target, _received(shared, tuple(query.options.features)))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import pandas as pd
 
 from ...boost.agreement import Terms
 from ...boost.private_woe_program import PrivateWoeProgram
@@ -15,6 +17,7 @@ from ...errors import BadJob, BadParameter
 from ...parameters import bad, check
 from ...parties.ledger import Ledger
 from ...stats.columns import text_of
+from ...stats.tables import check_columns
 from ..stats.queries import StatsVerb
 from ..stats.run import run_sums
 from ..vertical.boost_rows import HELPER, is_vertical
@@ -66,13 +69,40 @@ def woe(
     frames, label, defaults = read_tables(fed, OWNER)
     defaults = {k: v for k, v in defaults.items() if k in WOE_OPTIONS}
     config = check(WoeConfig(**{**({"label": label} if label else {}), **defaults, **options}), OWNER)
-    terms = make_terms(_for_terms(config), frames)
-    check_rows(frames, terms, OWNER)
+    if config.epsilon is None:
+        terms = make_terms(_for_terms(config), frames)
+        check_rows(frames, terms, OWNER)
+    else:  # nothing follows from rows: one could change how all are read
+        terms = _declared(config, frames)
     program = _program(config, terms, len(frames))
     found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=OWNER)
     result = _conclude(config, program, found, ledger, len(frames))
     result.source = frames, runtime, guard
     return result
+
+
+def _declared(config: WoeConfig, frames: Mapping[str, pd.DataFrame]) -> Terms:
+    """Return the terms of a private binning of tables: kinds and levels are declared."""
+    given = {*(config.bounds or {}), *(config.cuts or {}), *(config.categories or ())}
+    first = next(iter(frames.values()))
+    names = [str(c) for c in first.columns if c != config.label]
+    columns = names if config.features is None else list(config.features)
+    for name, frame in frames.items():
+        check_columns(frame, [config.label, *columns], name)
+    # a column that is not declared at all is an error later, which should ask for what it needs
+    texts = [c for c in columns if c not in given and not pd.api.types.is_numeric_dtype(first[c].dtype)]
+    return _declared_terms(config, columns, texts)
+
+
+def _declared_terms(config: WoeConfig, columns: list[str], texts: Sequence[str] = ()) -> Terms:
+    categories = config.categories or []
+    levels = (
+        {str(k): tuple(dict.fromkeys(text_of(v) for v in values)) for k, values in categories.items()}
+        if isinstance(categories, Mapping)
+        else {}
+    )
+    labels = tuple(text_of(v) for v in config.labels or ())
+    return declared_terms(_for_terms(config), columns, [*categories, *texts], levels, labels)
 
 
 def _for_terms(config: WoeConfig) -> BoostConfig:
@@ -169,15 +199,7 @@ def _build(config: WoeConfig, parties: int) -> WoeProgram | PrivateWoeProgram:
     """Return the program of a job file: columns are declared, nothing is taken from anybody's rows."""
     if config.features is None:
         raise BadJob("boost.woe: features must be given: the columns, as a list.")
-    categories = config.categories or []
-    levels = (
-        {str(k): tuple(dict.fromkeys(text_of(v) for v in values)) for k, values in categories.items()}
-        if isinstance(categories, Mapping)
-        else {}
-    )
-    labels = tuple(text_of(v) for v in config.labels or ())
-    terms = declared_terms(_for_terms(config), list(config.features), list(categories), levels, labels)
-    return _program(config, terms, parties)
+    return _program(config, _declared_terms(config, list(config.features)), parties)
 
 
 VERBS = {"woe": StatsVerb(WoeConfig, _build, _conclude)}

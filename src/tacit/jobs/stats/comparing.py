@@ -29,6 +29,7 @@ from .describe import (
     check_bounds,
     check_list,
     common_columns,
+    declare_numbers,
     levels,
     need_columns,
     need_levels,
@@ -57,6 +58,8 @@ def correlation(
     owner = "stats.correlation"
     frames = check_frames(fed, owner)
     check_list(owner, "columns", columns)
+    if epsilon is not None:
+        frames = declare_numbers(frames, bounds)
     names = (
         list(columns)
         if columns is not None

@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from ... import __version__
+from ...accounting.account import Account
 from ...config import toml
 from ...errors import BadJob, BadKit, BadRun
 from ...files import write_atomic
@@ -22,8 +23,11 @@ from ...guard.secagg import SecAgg
 from ...parties.ledger import Ledger
 from ...results import JobResult
 from ...stats.disclosure import require_effective_rows
+from ...stats.privacy import Private
+from ..kit_run import answering
 from ..ledger_file import record_command
 from ..lifetime import read_lifetime
+from ..owner import Owner, Request, check_rows
 from .answers import AnswerFile
 from .contract import SumContract
 from .parties import coordinator, party
@@ -90,6 +94,7 @@ def coordinate(
     *,
     changes: list[str] | None = None,
     patience: float = 300.0,
+    wait: float | None = None,
     state: str | Path | None = None,
     progress: Report = lambda done, most: None,
     note: Callable[[str], None] = log.info,
@@ -97,10 +102,19 @@ def coordinate(
     """Run the coordinator's part of a query and return its result; the parties are started by their owners.
 
     Opened sums are kept in `state` (default: state in the kit): after a kill, the same command goes on.
+    `wait`: seconds for the parties to start (None: forever).
     """
     query = read_query(word, job, changes)
     program, _, found, ledger = coordinate_sums(
-        kit, query, job, f"stats {word}", patience=patience, state=state, progress=progress, note=note
+        kit,
+        query,
+        job,
+        f"stats {word}",
+        patience=patience,
+        wait=wait,
+        state=state,
+        progress=progress,
+        note=note,
     )
     return query.verb.conclude(query.options, program, found, ledger)
 
@@ -112,6 +126,7 @@ def coordinate_sums(
     command: str,
     *,
     patience: float,
+    wait: float | None,
     state: str | Path | None,
     progress: Report,
     note: Callable[[str], None],
@@ -155,6 +170,7 @@ def coordinate_sums(
             share=share,
             absence=link.measure_absence,
             patience=patience,
+            wait=wait,
         )
 
     with record_command(kit.directory, ledger, command, kit.name):
@@ -170,6 +186,7 @@ def take_part(
     *,
     state: str | Path | None = None,
     patience: float = 300.0,
+    wait: float | None = None,
     progress: Report = lambda done, most: None,
 ) -> dict[str, Any]:
     """Run a party's part: answer the query of the job file that its owner agreed to, and no other.
@@ -184,8 +201,10 @@ def take_part(
         data,
         f"stats {word}",
         patience=patience,
+        wait=wait,
         state=state,
         progress=progress,
+        read_job=lambda file: read_query(word, file),
     )
     return value
 
@@ -203,18 +222,28 @@ def answer_sums(
     command: str,
     *,
     patience: float,
+    wait: float | None,
     state: str | Path | None,
     progress: Report,
+    read_job: Callable[[str | Path], Query],
 ) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
-    """Answer the sums of a job within the owner's policy; return what was done and what the server shared."""
+    """Answer the sums of a job within the owner's policy; return what was done and what the server shared.
+
+    `read_job` reads the owner's templates.
+    """
     program, contract = agree(kit, query, job)
-    folder = _state(kit, state)
+    folder, owner = _state(kit, state), Owner.of(kit)
     policy, lifetime = read_policy(kit.directory), read_lifetime(kit.directory)
     answers = AnswerFile(folder, kit.name, contract.digest)
     ledger = Ledger()
 
     def read() -> Any:
-        table = read_rows(data, query.data)
+        table = read_rows(data, query.data, program)
+        if owner is not None:
+            allowed = owner.policy.columns  # a query that names another column does not find it
+            table = table[[c for c in table.columns if not allowed or c in allowed]]
+            if not isinstance(program, Private):  # a refusal would show what the ε hides
+                check_rows(owner.policy, len(table))
         prepared = query.verb.prepare(table, kit.name)
         admit(policy, contract, program, table, answers, folder, query.data.person, lifetime, prepared)
         return prepared
@@ -228,10 +257,23 @@ def answer_sums(
             server=kit.server,
             within=query.sums.within,
             answered=lambda step: progress(step + 1, program.max_steps),
+            wait=wait,
         )
 
+    request = Request(
+        command,
+        (kit.server,),
+        tuple(contract.tables["parties"]),
+        contract.text,
+        f"{command}: hidden sums in at most {program.max_steps} steps over "
+        f"{len(contract.tables['parties'])} parties",
+        guards=("SecAgg",),
+        epsilon=Account(program.release, program.delta).epsilon(1) if isinstance(program, Private) else None,
+        read_template=lambda file: agree(kit, read_job(file), file)[1].tables,
+    )
     with (
         record_command(kit.directory, ledger, command, kit.name),
+        answering(owner, kit, request),
         require_effective_rows(policy.effective_rows),
     ):
         # a party awaits the coordinator only, which may restart, and no longer than `patience`
@@ -264,11 +306,12 @@ def sum_here(query: Query, job: str | Path, owner: str, runtime: Any) -> tuple[A
             f"{job}: without --kit all parties run here, and [parties] names {len(query.parties)} of them. "
             'Add one line for each, like north = "north.csv", or give --kit.'
         )
-    frames = {
-        name: query.verb.prepare(read_rows(file, query.data), name) for name, file in query.parties.items()
-    }
     with toml.named(job):
-        program = query.verb.program(query.options, list(frames))
+        program = query.verb.program(query.options, list(query.parties))
+    frames = {
+        name: query.verb.prepare(read_rows(file, query.data, program), name)
+        for name, file in query.parties.items()
+    }
     guard = SecAgg(**{f.name: getattr(query.sums, f.name) for f in dataclasses.fields(query.sums)})
     return program, *run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
 

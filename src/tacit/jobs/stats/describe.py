@@ -15,6 +15,7 @@ from ...parties.ledger import Ledger
 from ...results import JobResult
 from ...stats import table_one
 from ...stats.columns import is_number_type, levels_of, text_of
+from ...stats.declared import to_numbers
 from ...stats.description import ALL, DescribeProgram, Descriptions
 from ...stats.disclosure import LEAST
 from ...stats.noisy import NoisyProgram, check_privacy
@@ -125,12 +126,23 @@ def describe(
     """
     frames = check_frames(fed, "stats.describe")
     check_count("stats.describe", "min_count", min_count)
+    if epsilon is not None:
+        frames = declare_numbers(frames, bounds)
     program = describe_program(frames, columns, by, categories, quantiles)
     if epsilon is not None:
         need_levels([*(name for name, _ in program.categories), *([by] if by else [])], categories)
     chosen = program if epsilon is None else add_noise(program, len(frames), epsilon, delta, bounds)
     found, ledger = run_sums(chosen, frames, runtime=runtime, guard=guard, owner="stats.describe")
     return conclude(program, found, ledger, min_count, epsilon)
+
+
+def declare_numbers(frames: Mapping[str, pd.DataFrame], bounds: Any) -> dict[str, pd.DataFrame]:
+    """Return tables whose columns with declared bounds are numbers, whatever one row holds."""
+    names = bounds if isinstance(bounds, Mapping) else {}
+    return {
+        party: frame.assign(**{c: to_numbers(frame[c]) for c in frame.columns if c in names})
+        for party, frame in frames.items()
+    }
 
 
 def need_levels(names: Sequence[str], declared: Any, owner: str = "stats.describe") -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ import pandas as pd
 from torch import Tensor
 
 from ... import __version__
+from ...errors import ProtocolError
 from ...parties.party import Identity, Party
 from ...protocols import sum_program
 from ...protocols.joining import WITHHELD, Admission, Ready, Work, attend
@@ -44,10 +46,12 @@ async def coordinator(
     share: Callable[[Any], Mapping[str, Tensor]] | None = None,
     absence: Callable[[str], float] = lambda name: 0.0,
     patience: float | None = None,
+    wait: float | None = None,
 ) -> Any:
     """Offer the contract to all parties, run the program and return its result.
 
-    `absence` and `patience`: how long parties are disconnected, and may be (`Admission`).
+    `absence` and `patience`: how long parties are disconnected, and may be (`Admission`). `wait`: seconds
+    until enough parties have started, or an error names the others; None: forever.
     """
     rules = contract.rules(within, tries)
     admission = Admission(
@@ -64,6 +68,8 @@ async def coordinator(
     result: list[Any] = []
 
     async def work() -> None:
+        enough = max(2, math.ceil(rules.threshold * len(rules.parties)))
+        await _wait_for_start(me, admission, rules.parties, min(enough, len(rules.parties)), wait)
         result.append(
             await sum_program.server(
                 me,
@@ -83,6 +89,35 @@ async def coordinator(
     return result[0]
 
 
+async def _wait_for_start(
+    me: Party, admission: Admission, names: Sequence[str], enough: int, wait: float | None
+) -> None:
+    """Return when `enough` of these parties have joined; after `wait` seconds, raise with the others.
+
+    Without `wait` the first sum waits for them.
+    """
+    end = None if wait is None else me.clock.now() + wait
+    while end is not None:
+        late = [n for n in names if n not in admission.processes]
+        if len(names) - len(late) >= enough:
+            return
+        if me.clock.now() >= end:
+            raise _not_started(me.name, late, wait)
+        admission.changed.clear()
+        timer = me.clock.at(end, admission.changed.set)
+        try:
+            await admission.changed.wait()
+        finally:
+            timer.cancel()
+
+
+def _not_started(me: str, late: Sequence[str], wait: float | None) -> ProtocolError:
+    return ProtocolError(
+        f"{', '.join(map(repr, late))} did not start within {wait:g} s, so {me!r} stopped. Start all "
+        "parties, or wait longer (--wait)."
+    )
+
+
 async def party(
     me: Party,
     contract: SumContract,
@@ -93,10 +128,12 @@ async def party(
     identity: Identity | None = None,
     within: float | None = None,
     answered: Callable[[int], None] = lambda step: None,
+    wait: float | None = None,
 ) -> dict[str, Tensor]:
     """Join, compare the offered contract with the agreed one, `read` the table and answer.
 
-    Nothing is read before the coordinator has offered the agreed contract.
+    Nothing is read before the coordinator has offered the agreed contract. `wait`: seconds until it does, or
+    an error says that it has not started; None: forever.
     """
     ready = asyncio.Event()
     table: list[Any] = []
@@ -110,7 +147,12 @@ async def party(
         return Ready(WITHHELD, WITHHELD, [], 0, 0, "")  # how many rows there are is a sum of its own
 
     async def work() -> None:
+        timer = None if wait is None else me.clock.at(me.clock.now() + wait, ready.set)
         await ready.wait()
+        if timer is not None:
+            timer.cancel()
+        if not table:
+            raise _not_started(me.name, [server], wait)
         result.update(
             await sum_program.client(
                 me,

@@ -13,7 +13,7 @@ from ...stats.hazards_coordinator import CoxEstimate
 from ...stats.hazards_result import CoxModel
 from ...stats.lifetimes import check_grid
 from ...stats.private_hazards import PrivateCoxProgram
-from .private_glm import check_declared
+from .private_glm import check_declared, check_missing
 
 DELTA = 1e-6
 MAX_HAZARD = 1.0  # noise is in proportion to it; at most 37% of those with an event are cut off
@@ -42,8 +42,7 @@ def make_private(
     points = [v for v in points if v > 0]
     if not points:
         raise bad("cox", "grid", grid, "increasing times above 0")
-    if missing not in ("drop", "error"):
-        raise bad("cox", "missing", missing, "'drop', 'error'")
+    check_missing("cox", missing)
     if isinstance(l2, bool) or not isinstance(l2, int | float) or not l2 >= 0:
         raise bad("cox", "l2", l2, "a number of at least 0")
     if isinstance(max_hazard, bool) or not isinstance(max_hazard, int | float) or not 0.1 <= max_hazard <= 50:
@@ -58,7 +57,7 @@ def make_private(
     needed = {n: list(levels[n]) for n in levels if n in (*variables.names, *strata)}
     program = PrivateCoxProgram(
         formula, time, event, tuple(points), parties, float(epsilon), float(delta), used, needed, strata,
-        float(l2), float(max_hazard), missing,
+        float(l2), float(max_hazard),
     )  # fmt: skip
     if program.groups > MOST_INTERCEPTS:
         raise bad(

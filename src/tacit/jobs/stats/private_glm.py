@@ -29,6 +29,7 @@ def make_private(
     noise_share.check_privacy("glm", epsilon, delta)
     if program.family not in ROUNDS:
         raise bad("glm", "family", program.family, f"{', '.join(map(repr, ROUNDS))} with epsilon")
+    check_missing("glm", program.missing)
     default = GlmProgram(program.formula)
     for name in ("link", "alpha", "weights", "offset", "exposure", "l1", "firth", "robust"):
         if getattr(program, name) != getattr(default, name):
@@ -47,8 +48,15 @@ def make_private(
         used,
         levels,
         program.l2,
-        program.missing,
     )
+
+
+def check_missing(owner: str, missing: Any) -> None:
+    """Refuse `missing="error"`: that a party refused would tell of a row without noise."""
+    if missing != "drop":
+        raise bad(
+            owner, "missing", missing, "'drop' with epsilon: an error would tell, without noise, of one row"
+        )
 
 
 def check_declared(

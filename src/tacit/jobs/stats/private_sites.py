@@ -23,7 +23,7 @@ from ...stats.private_sites import (
     PrivateSiteEstimates,
 )
 from ...stats.regression_result import Regression
-from .private_glm import DELTA, check_declared
+from .private_glm import DELTA, check_declared, check_missing
 
 SITE = "site"
 Program = PrivateMixedProgram | PrivateMetaProgram
@@ -66,8 +66,7 @@ def make_private(
         raise bad(kind, "family", family, f"{', '.join(map(repr, ROUNDS))} with epsilon")
     if make_family(family, link, None).link != make_family(family, None, None).link:
         raise bad(kind, "link", link, "None with epsilon")
-    if missing not in ("drop", "error"):
-        raise bad(kind, "missing", missing, "'drop' (complete cases) or 'error'")
+    check_missing(kind, missing)
     variables = read_formula(formula, response=True)
     if SITE in variables.names:
         raise bad(kind, "formula", formula, "no term 'site': every site has an intercept already")
@@ -77,7 +76,7 @@ def make_private(
         raise bad(kind, "bounds", bounds, "counts of at least 0")
     needed = {n: list(declared[n]) for n in declared if n in variables.names}
     program: Program = PROGRAMS[kind](
-        formula, family, tuple(sorted(parties)), float(epsilon), float(delta), used, needed, missing
+        formula, family, tuple(sorted(parties)), float(epsilon), float(delta), used, needed
     )
     if isinstance(program, PrivateMixedProgram) and INTERCEPT not in program.bounded.every:
         raise bad(kind, "formula", formula, "an intercept: leave out '0 +' or '- 1'")

@@ -18,6 +18,7 @@ from ...stats.private_lifetimes import NoisyCounts, PrivateLifetimeProgram
 from ...stats.survival_result import Curves, LogRank
 from ...stats.tables import check_frames, check_names
 from .glm import SITE, add_site
+from .private_glm import check_missing
 from .run import run_sums
 
 
@@ -37,6 +38,7 @@ def private_program(
 ) -> PrivateLifetimeProgram:
     """Return the noisy program; raise BadParameter for what is not declared."""
     noise_share.check_privacy(owner, epsilon, delta)
+    check_missing(owner, missing)
     points = check_grid(grid, owner)
     if isinstance(points, float):
         raise bad(owner, "grid", grid, "the times themselves, with epsilon: grid=[30, 60, 90, …]")
@@ -54,7 +56,6 @@ def private_program(
         delta,
         by,
         tuple(plain_level(g) for g in groups),
-        missing,
         tuple(causes),
     )
 

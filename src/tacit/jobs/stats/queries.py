@@ -28,6 +28,8 @@ from ...parameters import bad, choice, from_fields, real
 from ...parties.ledger import Ledger
 from ...protocols.sum_program import SumProgram
 from ...results import JobResult
+from ...stats.declared import with_points
+from ...stats.privacy import Private
 from .words import HOMES
 
 
@@ -100,9 +102,17 @@ def read_query(word: str, path: str | Path, changes: list[str] | None = None) ->
     return Query(verb, read["stats"], read["data"], read["sums"], files, word)
 
 
-def read_rows(path: str | Path, data: DataOptions) -> Any:
+def read_rows(path: str | Path, data: DataOptions, program: Any = None) -> Any:
+    """Read a party's table. For a private `program` every cell of a CSV file is text, exactly as written.
+
+    The program then reads each cell as declared. Types found in the file would depend on all rows: one text
+    among numbers, or a code with a leading zero, would change how every row is read.
+    """
     from ...data.table_files import read_table
 
-    return read_table(
-        path, ids=data.ids, separator=data.separator, decimal=data.decimal, encoding=data.encoding
-    )
+    if not isinstance(program, Private):
+        return read_table(
+            path, ids=data.ids, separator=data.separator, decimal=data.decimal, encoding=data.encoding
+        )
+    table = read_table(path, text=True, separator=data.separator, encoding=data.encoding, least_rows=0)
+    return table if data.decimal != "," else table.apply(with_points)

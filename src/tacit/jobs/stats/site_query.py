@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...parties.ledger import Ledger
-from ...stats.meta_analysis import PARTY
+from ...stats.meta_analysis import add_name
 from ...stats.regression_result import Regression
 from . import private_sites, sites
 from .describe import LEAST
@@ -87,13 +87,8 @@ def _fitted(o: Any, program: Any, found: Any, ledger: Ledger) -> Regression:
     return sites.conclude(program, found, ledger, getattr(o, "effects", "random"))
 
 
-def _add_name(table: Any, name: str) -> Any:
-    """Return a party's table with its name, which is its place in a sum by site."""
-    return table.assign(**{PARTY: name})
-
-
 VERBS = {
     "gee": StatsVerb(GeeOptions, _build("gee"), _fitted, by_name=True),
-    "mixed": StatsVerb(MixedOptions, _build("mixed"), _fitted, by_name=True, prepare=_add_name),
-    "meta": StatsVerb(MetaOptions, _build("meta"), _fitted, by_name=True, prepare=_add_name),
+    "mixed": StatsVerb(MixedOptions, _build("mixed"), _fitted, by_name=True, prepare=add_name),
+    "meta": StatsVerb(MetaOptions, _build("meta"), _fitted, by_name=True, prepare=add_name),
 }

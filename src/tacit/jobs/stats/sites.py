@@ -11,7 +11,7 @@ import pandas as pd
 from ...parameters import bad
 from ...parties.ledger import Ledger
 from ...stats.design import check_formula
-from ...stats.meta_analysis import PARTY, combine
+from ...stats.meta_analysis import add_name, combine
 from ...stats.regression import GlmEstimate
 from ...stats.regression_result import Regression
 from ...stats.site_model import SiteModelProgram
@@ -194,7 +194,7 @@ def _fit(
     declared = with_sites(levels, frames, given, formula)
     is_private = privacy[0] is not None
     if is_private or kind == "meta":
-        frames = {name: frame.assign(**{PARTY: name}) for name, frame in frames.items()}
+        frames = {name: add_name(frame, name) for name, frame in frames.items()}
     if is_private:
         noisy = make_private(kind, formula, family, link, declared, missing, list(frames), *privacy)
         estimate, ledger = run_sums(noisy, frames, runtime=runtime, guard=guard, owner=kind)

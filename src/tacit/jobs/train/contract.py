@@ -12,8 +12,9 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -432,6 +433,7 @@ class Agreement:
     limits: Limits = dataclasses.field(default_factory=Limits)
     lifetime: float | None = None  # most ε of all private releases about the party's data (jobs/lifetime.py)
     approved: Approved = dataclasses.field(default_factory=Approved)  # code that the owner approved
+    read_template: Callable[[Path], Mapping[str, Any]] | None = None  # the contract's tables of a job file
 
     def check_offer(self, offered: Contract, accepted: Sequence[Mapping[str, Any]] = ()) -> Plan:
         """The plan of an offered contract, or NotAgreed. `accepted` are contracts this party accepted before:

@@ -33,6 +33,7 @@ from ..approved import read_approved
 from ..devices import device_for
 from ..ledger_file import record_command
 from ..lifetime import read_lifetime
+from ..owner import Owner
 from .contract import Agreement, Contract, model_from_code
 from .elsewhere import Deployed, Elsewhere
 from .member import member
@@ -145,15 +146,19 @@ def coordinate(
     resume: bool = False,
     watch: Callable[[Event], None] | None = None,
     patience: float = 300.0,
+    on_link: Callable[[Link], None] | None = None,
 ) -> Result:
-    """Run the server's part of a run across organizations; clients are started by their owners."""
+    """Run the server's part of a run across organizations; clients are started by their owners.
+
+    `on_link` is called with the connection to the hub, for those who watch it.
+    """
     if kit.role != "server":
         raise BadKit(
             f"this is the kit of {kit.name!r} (a {kit.role}); a job is run with the server's kit. A client "
             "gives --data."
         )
     layout, options = read(job, changes, read_approved(kit.directory))
-    runtime = check(Deployed(kit, layout_of(layout, options), deadline, at_least, patience))
+    runtime = check(Deployed(kit, layout_of(layout, options), deadline, at_least, patience, on_link))
     seen = Ledger()
     with toml.named(job), record_command(kit.directory, seen, "party", kit.name):
         result = train(
@@ -180,16 +185,20 @@ def agreement(kit: Kit, path: str | Path | None) -> Agreement:
         clients_of(kit),
         lifetime=read_lifetime(kit.directory),
         approved=approved,
+        read_template=lambda file: _agreed_contract(kit, file, approved).tables,
     )
     if path is None:
         return ours
+    return replace(ours, agreed=_agreed_contract(kit, path, approved), source=str(path))
+
+
+def _agreed_contract(kit: Kit, path: str | Path, approved: Approved) -> Contract:
+    """The contract of a job file, as the server of this federation would offer it."""
     layout, options = read(path, approved=approved)
     fed, table = federation(kit, layout, options), layout_of(layout, options)
     with toml.named(path):
         p = make_plan(fed, **options, runtime=Deployed(kit, table))
-    return replace(
-        ours, agreed=Contract.of(p, table, kit.server, list(fed.rows.x.shape[1:])), source=str(path)
-    )
+    return Contract.of(p, table, kit.server, list(fed.rows.x.shape[1:]))
 
 
 def layout_of(layout: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,6 +229,7 @@ def take_part(
         raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); --data is given with a client's kit.")
     device, ours = device_for("party", device), agreement(kit, agreed)
     folder = Path(state) if state is not None else (kit.directory or Path(".")) / "state"
+    owner = Owner.of(kit)
 
     seen = Ledger()
 
@@ -243,6 +253,7 @@ def take_part(
                         again=again,
                         watch=show,
                         loop=loop,
+                        owner=owner,
                     )
                 )
             finally:

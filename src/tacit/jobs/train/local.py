@@ -83,8 +83,9 @@ class Member:
     def loss(self, r: int, down: State) -> float:
         """Return the mean loss of the server's model on the rows this party trains on in round r."""
         rows, index = self.fed.at(r + 1), self.fed.train.index
-        out = self.task.predict(down["w"], rows.x[index].to(self.task.x.device), down.get("buffers")).cpu()
-        return float(self.task.row_losses(out, rows.y[index]).mean())
+        x, y = rows.x[index].to(self.task.x.device), rows.y[index]
+        chunks = self.task.predict_in_chunks(down["w"], x, down.get("buffers"))
+        return float(torch.cat([self.task.row_losses(out, y[part]) for part, out in chunks]).mean())
 
     def test(self, r: int, down: State, mine: State | None = None, summed: bool = False) -> State:
         """Return the counts of the server's model, or of the party's own one, on its held-out rows.
@@ -102,6 +103,7 @@ class Member:
             down = placed(self.task.x.device, down)
             down |= self.algorithm.personal(self.task, down, mine)
         rows, index = self.fed.at(r + 1), self.fed.held.index
-        out = self.task.predict(down["w"], rows.x[index].to(self.task.x.device), down.get("buffers")).cpu()
+        x = rows.x[index].to(self.task.x.device)
+        chunks = self.task.predict_in_chunks(down["w"], x, down.get("buffers"))
         groups = None if self.fed.subgroups is None else self.fed.subgroups.select(index)
-        return tally_party(out, rows.y[index], self.rules._replace(sums_only=summed), groups)
+        return tally_party(chunks, rows.y[index], self.rules._replace(sums_only=summed), groups)

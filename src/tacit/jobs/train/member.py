@@ -38,9 +38,11 @@ from ...protocols.sum_program import SumRules
 from ...release.release import Release, reading_of, write_release
 from ...runtimes.nursery import find_program
 from ..devices import placed
+from ..owner import Owner, check_rows, digest_of
 from ..stats.answers import AnswerFile
 from . import guards, preparing
 from .contract import AGREE, Agreement, Contract, Limits, NotAgreed
+from .contract_request import request_of
 from .counts import blank_tally
 from .elsewhere import only_party
 from .figures import add_noise, fit_figures
@@ -58,6 +60,7 @@ from .table_defaults import party_l2
 
 log = logging.getLogger("tacit.party")
 ACCEPTED = "accepted.jsonl"  # the contracts this party accepted, in its folder
+MOST_OFFERS = 1000  # of a server to one process: each is an entry of the owner's log
 
 
 async def member(
@@ -72,6 +75,7 @@ async def member(
     watch: Callable[[dict[str, Any]], None] = lambda event: None,
     code: str = "",
     loop: Exchange | None = None,
+    owner: Owner | None = None,
 ) -> dict[str, Any]:
     """Run the program of a client; return what it contributed.
 
@@ -79,9 +83,10 @@ async def member(
     for its state; `agreement` is what its owner agreed to (None only where one user runs all parties on one
     machine); `device` is where it trains; `again` allows one more run of a contract in the clear; `watch` is
     called with {"kind": "accepted" or "answered", …} for a display; `code` is what `code_spec` returned, of
-    the user who runs all parties on one machine; `loop` leads to the owner's training loop, if there is one.
+    the user who runs all parties on one machine; `loop` leads to the owner's training loop, if there is one;
+    `owner` decides about every job and keeps the log of what is answered.
     """
-    work = ClientWork(me.name, data, Path(state), model, agreement, device, again, watch, code, loop)
+    work = ClientWork(me.name, data, Path(state), model, agreement, device, again, watch, code, loop, owner)
 
     async def free() -> None:
         work.report()
@@ -127,8 +132,13 @@ async def member(
                 work.finish(last[boss])
 
     try:
-        await run_alongside(play(), joining.attend(me, boss, __version__, work.prepare))
+        admit = None if owner is None else work.ask_owner
+        await run_alongside(play(), joining.attend(me, boss, __version__, work.prepare, admit))
+        work.record_end("")
         return work.summary()
+    except BaseException as error:
+        work.record_end(f"{type(error).__name__}: {error}")
+        raise
     finally:
         work.record_spending(me.ledger)
 
@@ -153,9 +163,7 @@ async def prepare_table(me: Party, work: ClientWork, boss: str) -> None:
             rules,
             server=boss,
             answers=answers,
-            answered=lambda step: work.watch(
-                {"kind": "prepared", "step": step + 1, "steps": program.max_steps}
-            ),
+            answered=lambda step: work.report_step(step, program.max_steps),
         )
         work.take_statistics(preparing.from_vectors(vectors))
 
@@ -192,8 +200,10 @@ class ClientWork:
         watch: Callable[[dict[str, Any]], None] = lambda event: None,
         code: str = "",
         loop: Exchange | None = None,
+        owner: Owner | None = None,
     ):
-        self.watch, self.code, self.loop = watch, code, loop
+        self.watch, self.code, self.loop, self.owner = watch, code, loop, owner
+        self.offers = 0  # that the server made to this process
         self.last_request = ""  # for the display
         self.evaluations = 0  # answered by this process
         self.name, self.data, self.state, self.model, self.agreement, self.device, self.again = (
@@ -227,6 +237,23 @@ class ClientWork:
         # one thread, so that canceled work is over before the next begins
         self.aside = ThreadPoolExecutor(1, "tacit-work")
 
+    async def ask_owner(self, offer: joining.Work) -> None:
+        """Return when the owner allows the server's job; nothing is read before."""
+        assert self.owner is not None
+        assert self.agreement is not None
+        if offer == self.offer:
+            return
+        self.offers += 1
+        if self.offers > MOST_OFFERS:
+            raise ProtocolError(f"the server offers {self.name!r} more than {MOST_OFFERS} jobs, one by one.")
+        try:
+            contract = Contract.read(offer.contract)
+            p = self.agreement.check_offer(contract, self._accepted())
+            await self.owner.admit(request_of(contract, p, self.agreement.read_template))
+        except TacitError as error:
+            self.owner.refuse(digest_of(offer.contract), str(error))
+            raise
+
     def prepare(self, offer: joining.Work) -> joining.Ready:
         """Accept a contract: compare it first, then read the rows, then build the model."""
         if offer != self.offer or self.mine is None:
@@ -235,6 +262,8 @@ class ClientWork:
                 if offer.prepared:
                     self.take_statistics(offer.prepared)
             except TacitError as error:
+                if self.owner is not None:
+                    self.owner.refuse(digest_of(offer.contract), str(error))
                 if self.agreement is not None and self.agreement.agreed is None:
                     # nobody agreed to these columns: not even that they are missing is reported
                     error.outside = TacitError.outside
@@ -376,6 +405,8 @@ class ClientWork:
             )
         if self.name not in p.fed.parties:
             raise BadJob(f"{self.name!r} is not among the parties of the server's job.")
+        if self.owner is not None and self.loop is None:
+            check_rows(self.owner.policy, int(fed.train.sizes[0]))
 
         def build_task() -> Task:
             module = models.build(p.model, tuple(shape), outputs_of(fed), p.seed).to(self.device)
@@ -490,6 +521,17 @@ class ClientWork:
                 + "\n",
             )
 
+    def record_end(self, reason: str) -> None:
+        """Record that the run ended for this party; `reason` is the error, or ""."""
+        if self.owner is not None and self.contract is not None:
+            self.owner.end(self.contract.digest, reason)
+
+    def report_step(self, step: int, steps: int) -> None:
+        """Record an answered sum of the preparation."""
+        if self.owner is not None and self.contract is not None:
+            self.owner.answer(self.contract.digest, f"preparation, step {step + 1} of {steps}")
+        self.watch({"kind": "prepared", "step": step + 1, "steps": steps})
+
     def report(self) -> None:
         """Tell the display what was answered last."""
         if self.mine is not None:
@@ -577,7 +619,26 @@ class ClientWork:
     # --- consent: which requests are answered ---------------------------------------------------------------
 
     def admit(self, kind: str, r: int, sent: Digests) -> bool:
-        """Check a request against the contract, before anything is computed for it."""
+        """Check a request against the contract and the owner, before anything is computed for it.
+
+        What is going to be answered is in the owner's log before it is computed.
+        """
+        if self.owner is None or self.contract is None:
+            return self._admit(kind, r, sent)
+        digest, what = self.contract.digest, f"{kind} of round {r + 1}"
+        try:
+            self.owner.check_running(digest)
+            admitted = self._admit(kind, r, sent)
+        except TacitError as error:
+            self.owner.refuse(digest, f"{what}: {error}")
+            raise
+        if admitted:
+            self.owner.answer(digest, what)
+        else:
+            self.owner.refuse(digest, f"{what}: it was answered before")
+        return admitted
+
+    def _admit(self, kind: str, r: int, sent: Digests) -> bool:
         mine, p = self._ready(), self.plan
         if self.is_small:
             raise ProtocolError(

@@ -463,4 +463,6 @@ class NetworkedTrainer(MessageTrainer):
         async with Link(
             runtime.kit, seed=self.plan.seed, patience=runtime.patience, version=__version__
         ) as link:
+            if runtime.on_link is not None:
+                runtime.on_link(link)
             await link.run(program)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -58,6 +58,7 @@ class SimulatedTrainer(Trainer):
             plans[0].engine,
             guards=self.guards,
             rule=rule_for(plans, task),
+            ranks=context.ranks,
         )
         for i, p in enumerate(plans):
             if p.select is not None:
@@ -68,6 +69,8 @@ class SimulatedTrainer(Trainer):
             self.cohort.load(list(context.states))
         self.task, self.notes = self.cohort.task, self.cohort.notes
         self.name = f"cohort, clients {self.cohort.manner}"
+        if context.ranks is not None:
+            self.notes.append(_describe_ranks(context.ranks.size, self.cohort))
         self._blank: tuple[State, State] | None = None  # messages of the real shapes, for counting bytes
         self.seconds = [seconds_of(p) for p in plans]
         self.clocks = [context.clock] * len(plans)  # virtual clocks, where there is a speed
@@ -157,10 +160,11 @@ class SimulatedTrainer(Trainer):
         held = [fed.train.of(int(k)) for k in who]
         index = torch.cat(held)
         w = self.weights[i]
-        out = self.task.predict(
+        chunks = self.task.predict_in_chunks(
             w, rows.x[index].to(w.device), None if self.buffers is None else self.buffers[i]
-        ).cpu()
-        losses = self.task.row_losses(out, rows.y[index])
+        )
+        y = rows.y[index]
+        losses = torch.cat([self.task.row_losses(out, y[part]) for part, out in chunks])
         return np.array([float(part.mean()) for part in losses.split([len(h) for h in held])])
 
     def evaluate(self, r: int) -> list[dict[str, Any]]:
@@ -195,12 +199,16 @@ class SimulatedTrainer(Trainer):
 
     def _personal_metrics(self, i: int, held: evaluation.Held) -> dict[str, Any]:
         """Evaluate each party's own model on its own held-out rows, in the place of the server's."""
-        outs = []
-        for k, model in enumerate(self.personal(i)):
-            x = held.rows.x[held.owner == k].to(self.weights.device)
-            outs.append(self.task.predict(model["w"], x, model.get("buffers")).cpu())
-        # rows are ordered by owner
-        return evaluation.measure_own_models(torch.cat(outs), held)
+
+        def chunks() -> Iterator[tuple[slice, torch.Tensor]]:
+            start = 0  # rows are ordered by owner
+            for k, model in enumerate(self.personal(i)):
+                x = held.rows.x[held.owner == k].to(self.weights.device)
+                for part, out in self.task.predict_in_chunks(model["w"], x, model.get("buffers")):
+                    yield slice(start + part.start, start + part.stop), out
+                start += len(x)
+
+        return evaluation.measure_own_models(chunks(), held)
 
     def save(self, i: int) -> State:
         return self.cohort.save(i)
@@ -293,6 +301,17 @@ class SimulatedTrainer(Trainer):
                 ends = ("server", everyone) if kind in (Upload, Score, Loss, Tested) else (everyone, "server")
                 ledger.record(*ends, kind, what, count=count, bytes=size, how="ideal")
         return ledger
+
+
+def _describe_ranks(size: int, cohort: Cohort) -> str:
+    """Say how many processes share a run, and what that does to its result."""
+    if cohort.task.draws:
+        same = "the model differs with their number, because it draws random numbers of its own"
+    elif cohort.device.type == "cpu":
+        same = "the model has the same bits with any number of them"
+    else:
+        same = "with another number of them the model differs by rounding, because a GPU's sums have no order"
+    return f"{size} ranks share the clients of every round; {same}"
 
 
 def all_parties(p: Plan) -> str:

@@ -43,9 +43,10 @@ from ...runs import (
     save_stack,
     versions,
 )
+from ...runtimes.ranks import RankGroup
 from ...topologies import Gossip, Hierarchy
 from ..devices import placed
-from . import guards, paced
+from . import guards, paced, ranked
 from .own_loop import own_names
 from .plan import Plan, make_plan, prepare_stack
 from .preparing import record_label_counts, record_sums, simulated_program
@@ -129,7 +130,39 @@ def train_side_by_side(
     Several runs are resumed from the file `together`, in which the stack was saved as a whole.
     """
     jobs = [p.job(d) for p, d in zip(plans, data_jobs or [None] * len(plans))]
-    with torch_settings(plans[0]), closing(_Training(plans, outs, jobs, watch, together)) as training:
+    group = ranked.group_for(plans)
+    if group is None:
+        return _train_here(plans, outs, resume, jobs, watch, together)
+    plans = ranked.place(plans, group)
+    if not group.leads:
+        with torch_settings(plans[0]):
+            return _follow(group, plans, jobs)
+    directory = None if outs[0] is None else Path(outs[0])
+    return ranked.lead(
+        group, directory, lambda: _train_here(plans, outs, resume, jobs, watch, together, group)
+    )
+
+
+def _follow(group: RankGroup, plans: list[Plan], jobs: list[dict[str, Any]]) -> list[Result]:
+    training = _Training(plans, [None] * len(plans), jobs, None, None)
+
+    def make_trainer(context: RunContext) -> tuple[Trainer, list[State]]:
+        training.trainer = trainer_class(plans[0])(training.task, training.starts, plans, context)
+        return training.trainer, training.starts
+
+    return ranked.follow_job(group, plans, make_trainer, training._release, jobs)
+
+
+def _train_here(
+    plans: list[Plan],
+    outs: Sequence[str | Path | None],
+    resume: bool,
+    jobs: list[dict[str, Any]],
+    watch: Callable[[Event], None] | None,
+    together: Path | None,
+    group: RankGroup | None = None,
+) -> list[Result]:
+    with torch_settings(plans[0]), closing(_Training(plans, outs, jobs, watch, together, group)) as training:
         training.open(resume)
         training.run()
         results = training.finish()
@@ -153,8 +186,10 @@ class _Training:
         jobs: list[dict[str, Any]],
         watch: Callable[[Event], None] | None,
         together: Path | None,
+        group: RankGroup | None = None,
     ):
         self.plans, self.jobs, self.watch, self.together = plans, jobs, watch, together
+        self.group = group  # the ranks that share the runs; this one is rank 0
         self.directories = [None if out is None else Path(out) for out in outs]
         self.first = plans[0]
         self.task, self.starts = prepare_stack(plans)
@@ -205,8 +240,12 @@ class _Training:
                 self._model(0),
                 _last_metrics(self.journals[0].events, self.first.metric, self.stopping[0].round),
             ),
+            self.group,
         )
         self.trainer = trainer_class(self.first)(self.task, self.starts, self.plans, context)
+        if self.group is not None:
+            facts = ranked.facts_of(self.plans, self.starts, self.trainer.task, self.trainer)
+            ranked.meet(self.group, facts)
         if not resume:
             for directory, job in zip(self.directories, self.jobs):
                 self.journals.append(Journal.create(directory, job, self._observe))

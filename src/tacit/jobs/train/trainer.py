@@ -20,6 +20,7 @@ from ...engine.task import Task
 from ...guard import Guard
 from ...parties.ledger import Ledger
 from ...runs import Event
+from ...runtimes.ranks import RankGroup
 from . import guards
 from .plan import Plan
 from .traffic import MessageSizes, count_bytes
@@ -90,6 +91,7 @@ class RunContext:
     metadata: Mapping[str, Any] = field(default_factory=dict)  # what was saved with them
     # the model that the run will return, and its metrics: known after the last round
     result: Callable[[], tuple[State, Mapping[str, float]]] | None = None
+    ranks: RankGroup | None = None  # the processes that share the clients of every round
 
     @property
     def ledger(self) -> Ledger:

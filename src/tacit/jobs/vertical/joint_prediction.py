@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...data.table_files import check_table_name
 from ...files import check_new
-from ..kit_run import run_with_kit, telling
+from ..kit_run import request_of_verb, run_with_kit, telling
 from .split_parts import check_writable
 
 if TYPE_CHECKING:
@@ -46,5 +46,7 @@ def predict_with_kit(
         kit=str(kit.directory or ""),
         **options,
     )
-    result, ledger = run_with_kit("predict", kit, run, patience, peers)
+    peers = list(peers)
+    request = request_of_verb("predict", kit, peers, receiver=writer)
+    result, ledger = run_with_kit("predict", kit, run, patience, peers, request=request)
     return {"party": kit.name, **result, "ledger": ledger.to_dict()}

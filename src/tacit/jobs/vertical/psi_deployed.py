@@ -25,7 +25,7 @@ from ...parties.message import Message
 from ...parties.party import Party, Program
 from ...protocols import psi as protocol
 from ...protocols import psi_many
-from ..kit_run import first_of_each, run_with_kit, telling
+from ..kit_run import first_of_each, request_of_verb, run_with_kit, telling
 from ..ledger_file import NAME
 from .psi import align, check_join, join_rows, psi, record_conclusion, record_conclusion_of_many
 from .query_log import QUERIES, QueryLog, read_policy
@@ -178,7 +178,10 @@ class _Match:
 
     def run(self, file: str | Path, out: str | Path | None, patience: float) -> dict[str, Any]:
         kit, ids = self.kit, self.ids
-        result, ledger = run_with_kit("psi", kit, self._run_and_conclude, patience, self.names)
+        request = request_of_verb("psi", kit, self.names, receiver=self.first, reveal=self.reveal)
+        result, ledger = run_with_kit(
+            "psi", kit, self._run_and_conclude, patience, self.names, request=request
+        )
         sizes = _sizes(kit.name, self.names, len(ids), result)
         rows = (
             None

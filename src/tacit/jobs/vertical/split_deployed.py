@@ -23,6 +23,7 @@ from torch import nn
 
 from ...config.vertical import SplitParty, SplitSettings, read_parties
 from ...data.identifiers import normal
+from ...data.table_files import read_header
 from ...data.vertical import Columns, drop_repeated_ids, split_rows
 from ...errors import BadData, BadJob, BadKit, BadRun
 from ...files import write_atomic
@@ -35,6 +36,7 @@ from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_terms import Asked, Route, SplitTerms
 from ...runtimes.choose import choose_runtime
 from ..kit_run import first_of_each, run_with_kit, telling
+from ..owner import Request, read_owner_policy
 from ..threads import SMALL, one_thread_if
 from . import split_parts as parts
 from .party_tables import table_of
@@ -103,11 +105,36 @@ LOCAL = (
 
 def job_digest(job: Mapping[str, Any]) -> str:
     """Return a digest of what must be equal in all parties' job files: everything but local file options."""
+    return hashlib.sha256(job_text(job).encode()).hexdigest()
+
+
+def job_text(job: Mapping[str, Any]) -> str:
     plain = {
         **job,
         "parties": {n: {k: v for k, v in t.items() if k not in LOCAL} for n, t in job["parties"].items()},
     }
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+    return json.dumps(plain, sort_keys=True)
+
+
+def request_of_job(
+    verb: str, kit: Kit, job: Mapping[str, Any], read_job: Callable[[str | Path], dict[str, Any]], file: Any
+) -> Request:
+    """What the owner of a kit decides about: a job file that all parties have, and its own table."""
+    entry = job["parties"][kit.name]
+    columns: tuple[str, ...] | None = None
+    if file and Path(file).is_file() and read_owner_policy(kit.directory).columns:
+        dropped = {*entry.get("drop", ()), entry.get("id")}
+        columns = tuple(c for c in read_header(file).names if c not in dropped)
+    others = tuple(name for name in job["parties"] if name != kit.name)
+    return Request(
+        verb,
+        others,
+        (kit.name, *others),
+        job_text(job),
+        f"{verb} with {', '.join(others)}",
+        columns,
+        read_template=lambda template: json.loads(job_text(read_job(template))),
+    )
 
 
 def _route(job: Mapping[str, Any]) -> Route:
@@ -446,7 +473,13 @@ def run_with_party_kit(
     )
     with one_thread_if(_is_small(job)):
         result, ledger = run_with_kit(
-            verb, kit, program, patience, job["parties"], may_restart=check_folder is not None
+            verb,
+            kit,
+            program,
+            patience,
+            job["parties"],
+            may_restart=check_folder is not None,
+            request=request_of_job(verb, kit, job, read_job, where),
         )
     return {"party": kit.name, **result, "ledger": ledger.to_dict()}
 

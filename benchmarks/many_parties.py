@@ -1,0 +1,199 @@
+"""What a relay costs with many connected parties: seconds and CPU seconds to join and per round, and memory.
+
+    python benchmarks/many_parties.py                    # 100, 500 and 1,000 parties, rounds of 62,006 parameters
+    python benchmarks/many_parties.py --parties 200
+    python benchmarks/many_parties.py --connect 10000    # connections alone: the memory of the hub
+
+The hub and the server are processes of their own. The parties are real ones (mutual TLS, a sealed channel to the
+server each), many to a process. CPU seconds and memory are those that the kernel counts for a process: they do
+not depend on what else runs on the machine, as seconds do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tacit.parties import Message
+from tacit.runtimes import hub as hubs
+from tacit.runtimes.kits import Kit, temporary
+from tacit.runtimes.link import Link
+
+torch.set_num_threads(1)
+PARAMETERS = 62_006  # of LeNet-5 for CIFAR-10, as in the other benchmarks
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class CrowdHere(Message, reveals="that a party of a benchmark is connected"):
+    pass
+
+
+class CrowdModel(Message, reveals="a vector of a benchmark"):
+    data: torch.Tensor
+
+
+def fork(work: Callable[[], Any]) -> int:
+    """Run `asyncio.run(work())` in a child; this process never opens a connection, so that it may fork."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            asyncio.run(work())
+        except BaseException as error:
+            print(type(error).__name__, error, file=sys.stderr, flush=True)
+        os._exit(0)
+    return pid
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def cpu_seconds(pid: int) -> float:
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def megabytes(pid: int) -> float:
+    with open(f"/proc/{pid}/status") as file:
+        line = next(line for line in file if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
+
+
+async def server(kit: Kit, names: list[str], rounds: int, hub: int, report: Callable[[str], None]) -> None:
+    """Wait for all parties, then send them a model and wait for their answers, `rounds` times."""
+
+    async def program(me: Any) -> None:
+        def state() -> tuple[float, float, float]:
+            return time.perf_counter(), cpu_seconds(hub), time.process_time()
+
+        def since(before: tuple[float, float, float]) -> str:
+            wall, its, mine = (b - a for a, b in zip(before, state()))
+            return f"{wall:6.1f} s, hub {its:6.2f} CPU s, server {mine:6.2f} CPU s"
+
+        before = state()
+        await me.scope("door").send(names, CrowdHere())  # as a server calls its parties
+        await me.gather(names, CrowdHere)
+        report(f"join   {since(before)}, hub {megabytes(hub):5.0f} MB")
+        w = torch.zeros(PARAMETERS)
+        for _ in range(rounds):
+            before = state()
+            await me.send(names, CrowdModel(w))
+            answers = await me.gather(names, CrowdModel)
+            w = sum(a.data for a in answers.values()) / len(answers)
+            report(f"round  {since(before)}, hub {megabytes(hub):5.0f} MB")
+            del answers
+        await me.send(names, CrowdHere())
+
+    async with Link(kit) as link:
+        await link.run(program)
+
+
+async def crowd(kits: list[Kit]) -> None:
+    """Many parties in one process."""
+
+    async def program(me: Any) -> None:
+        await me.send("server", CrowdHere())
+        await me.scope("door").recv("server", CrowdHere)
+        while isinstance(got := await me.recv("server", CrowdModel, CrowdHere), CrowdModel):
+            await me.send("server", CrowdModel(got.data + 1))
+
+    async def one(kit: Kit) -> None:
+        async with Link(kit) as link:
+            await link.run(program)
+
+    await asyncio.gather(*map(one, kits))
+
+
+async def connect(kits: list[Kit], write: int) -> None:
+    """Connect, and stay connected."""
+
+    async def one(kit: Kit) -> None:
+        async with Link(kit, patience=3600.0) as link:
+            await link.connected.wait()
+            os.write(write, b".")
+            await asyncio.Event().wait()
+
+    pending: set[asyncio.Task[None]] = set()
+    for kit in kits:
+        pending.add(asyncio.create_task(one(kit)))
+        await asyncio.sleep(0)
+    await asyncio.gather(*pending)
+
+
+def measure(parties: int, rounds: int, processes: int) -> None:
+    names = [f"c{k}" for k in range(parties)]
+    hub_kit, kits = temporary("bench", ("server", *names))
+    at = f"127.0.0.1:{free_port()}"
+    kits = {name: kit.at(at) for name, kit in kits.items()}
+    hub = fork(lambda: hubs.serve(replace(hub_kit, listen=at)))
+    print(f"{parties} parties in {processes} processes", flush=True)
+    its_server = fork(
+        lambda: server(kits["server"], names, rounds, hub, lambda line: print(" ", line, flush=True))
+    )
+    crowds = [fork(lambda j=j: crowd([kits[name] for name in names[j::processes]])) for j in range(processes)]
+    try:
+        for pid in (its_server, *crowds):
+            os.waitpid(pid, 0)
+    finally:
+        os.kill(hub, signal.SIGKILL)
+        os.waitpid(hub, 0)
+
+
+def measure_connections(parties: int, processes: int) -> None:
+    names = [f"c{k}" for k in range(parties)]
+    hub_kit, kits = temporary("bench", ("server", *names))
+    at = f"127.0.0.1:{free_port()}"
+    kits = {name: kit.at(at) for name, kit in kits.items()}
+    hub = fork(lambda: hubs.serve(replace(hub_kit, listen=at)))
+    read, write = os.pipe()
+    began = time.perf_counter()
+    pids = [
+        fork(lambda j=j: connect([kits[name] for name in names[j::processes]], write))
+        for j in range(processes)
+    ]
+    try:
+        connected = 0
+        while connected < parties:
+            connected += len(os.read(read, 4096))
+        print(
+            f"{parties} connections: {time.perf_counter() - began:.1f} s, hub {cpu_seconds(hub):.1f} CPU s, "
+            f"{megabytes(hub):.0f} MB"
+        )
+    finally:
+        for pid in (*pids, hub):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--parties", type=int, nargs="+", default=[100, 500, 1000])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--connect", type=int, help="connect this many parties and measure the hub's memory")
+    args = parser.parse_args()
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    if args.connect is not None:
+        measure_connections(args.connect, args.processes)
+        return
+    for parties in args.parties:
+        measure(parties, args.rounds, args.processes)
+
+
+if __name__ == "__main__":
+    main()

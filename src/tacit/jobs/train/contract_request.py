@@ -1,0 +1,59 @@
+"""A training contract as a request to a party's owner: what [jobs] of policy.toml is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...data.subgroups import PARTY, parse
+from ..owner import PRIVATE, Request
+from .contract import Contract
+from .party_rows import read_layout
+from .plan import Plan
+
+
+def request_of(
+    contract: Contract, p: Plan, read_template: Callable[[Path], Mapping[str, Any]] | None
+) -> Request:
+    t = contract.tables
+    return Request(
+        "party",
+        (t["server"],),
+        tuple(t["parties"]),
+        contract.text,
+        contract.describe(),
+        _columns(t),
+        tuple(stage["name"] for stage in t["guard"]) + ((PRIVATE,) if t["private"] is not None else ()),
+        _epsilon(t),
+        read_template,
+    )
+
+
+def _columns(t: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Every column that a job reads; None where a script of the party reads its rows."""
+    if not t["data"]:
+        return None
+    agreed = read_layout(t["data"])
+    subgroups = (parse(text).column for text in t["train"]["subgroups"])
+    names = [*agreed.inputs, agreed.label, *(c for c in subgroups if c != PARTY)]
+    return tuple(dict.fromkeys(names))
+
+
+def _epsilon(t: Mapping[str, Any]) -> float | None:
+    """The ε that this party enforces by its own account; None if there is none, or it is not stated.
+
+    The parts of a job add up (basic composition), which is an upper bound.
+    """
+    parts = [
+        stage.get("epsilon")
+        for stage in t["guard"]
+        if stage["name"] == "Noise" and stage.get("placement") != "central"
+    ]
+    if t["private"] is not None:
+        parts.append(t["private"].get("epsilon"))
+    if not parts or None in parts:
+        return None
+    if t["preparation"] is not None and "epsilon" not in t["preparation"]:
+        return None  # exact sums over the tables are covered by no ε
+    return float(sum(parts)) + float((t["preparation"] or {}).get("epsilon", 0.0))
