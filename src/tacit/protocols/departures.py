@@ -87,5 +87,6 @@ class Questions:
         who = ", ".join(map(repr, left))
         raise QueryRefused(
             f"party {who} left in step {step + 1}. Earlier sums are with its rows, and the query cannot "
-            f"begin again without them: {why}. There is no result; ask again with another `edition` in [data]."
+            f"begin again without them: {why}. There is no result; ask again with another `edition` in "
+            "[data]."
         )

@@ -56,8 +56,8 @@ class Departures:
             if step and begins_again(self.program):
                 text += (
                     " The query began again, so all figures are about the rows of "
-                    f"{', '.join(self.remaining)}. The sums of steps 1 to {step} were with {name!r}: who subtracts those after step "
-                    f"{step + 1} has sums of its rows alone."
+                    f"{', '.join(self.remaining)}. The sums of steps 1 to {step} were with {name!r}: who "
+                    f"subtracts those after step {step + 1} has sums of its rows alone."
                 )
             elif step and not isinstance(self.program, AboutOneSet):
                 text += f" Those of steps 1 to {step} are with them."
