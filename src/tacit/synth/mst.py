@@ -64,7 +64,7 @@ def spanning_tree(
         return noise * count_cells(clique, sizes) if clique else 0.0
 
     # the estimate never changes, so that each pair is counted once, and no table of a pair is kept
-    distances = {
+    distances: dict[Clique, int] = {
         pair: curator.distance(pair, estimate(pair), keep=False)
         for pair in itertools.combinations(range(d), 2)
         if count_cells(pair, sizes) <= max_cells and part[pair[0]] != part[pair[1]]
