@@ -22,8 +22,11 @@ from .poisoning import (
 
 __all__ = [
     "Attack",
+    "AttributeInference",
     "AuditLimits",
     "Backdoor",
+    "ClassInversion",
+    "Extraction",
     "FreeRide",
     "Gaussian",
     "InnerProduct",
@@ -34,7 +37,10 @@ __all__ = [
     "Scale",
     "SignFlip",
     "canaries",
+    "extract",
+    "infer_attribute",
     "invert",
+    "invert_classes",
     "labels",
     "leakage",
     "membership",
@@ -46,9 +52,15 @@ __all__ = [
 
 _HOME = {
     "AuditLimits": "release",
+    "AttributeInference": "infer_attribute",
+    "ClassInversion": "invert_classes",
+    "Extraction": "extract",
     "Inversion": "invert",
     "Membership": "membership",
+    "extract": "extract",
+    "infer_attribute": "infer_attribute",
     "invert": "invert",
+    "invert_classes": "invert_classes",
     "membership": "membership",
     "release": "release",
 }
