@@ -17,10 +17,11 @@ import pytest
 
 import tacit
 from tacit import algorithms, data
-from tacit.errors import BadJob, BadRun
-from tacit.jobs.study import run, table
+from tacit.errors import BadJob, BadParameter, BadRun
+from tacit.jobs.study import run, table, workers
 from tacit.jobs.study.file import load
 from tacit.jobs.study.run import study
+from tacit.jobs.study.shards import Shard
 from tests import warm
 
 from .studies import cells, small
@@ -437,3 +438,84 @@ def test_every_study_runs_quickly(name: str, tmp_path: Path) -> None:
     assert found["quick"]
     assert time.process_time() - began < 120
     assert json.dumps(found, allow_nan=False)
+
+
+def test_shards_are_disjoint_and_together_the_whole_study(tmp_path: Path) -> None:
+    """Three shards in one directory, in any order; a shard that ran does nothing a second time."""
+    s = load(small(tmp_path))
+    whole = cells(study(s, tmp_path / "whole"))
+    seen: list[set[str]] = []
+    for text in ("3/3", "1/3", "2/3"):
+        before = set(cells(run.Store(tmp_path / "parts", s)))
+        after = set(cells(study(s, tmp_path / "parts", shard=Shard.parse(text))))
+        seen.append(after - before)
+        assert set(cells(study(s, tmp_path / "parts", shard=Shard.parse(text)))) == after
+    assert set.union(*seen) == set(whole)
+    assert max(map(len, seen)) - min(map(len, seen)) <= 1
+    lines = [x["id"] for x in run.Store(tmp_path / "parts", s).lines() if x["kind"] == "cell"]
+    assert len(lines) == len(set(lines)) == len(whole)  # nothing was computed twice
+    for name, line in cells(run.Store(tmp_path / "parts", s)).items():
+        assert line["test"] == pytest.approx(whole[name]["test"], abs=1e-6)
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0"])
+def test_a_shard_that_does_not_exist_is_refused(text: str) -> None:
+    with pytest.raises(BadParameter, match="I/N with 1 ≤ I ≤ N"):
+        Shard.parse(text)
+
+
+def test_a_killed_worker_is_replaced_and_nothing_is_computed_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes; the first that says that it began a stack is killed."""
+    monkeypatch.setattr(workers.subprocess, "Popen", warm.Popen)
+    s = load(small(tmp_path, rounds=6))
+    whole = cells(study(s, tmp_path / "whole"))
+    started: list[workers._Worker] = []
+    begin = workers._Worker.take
+
+    def take(self: Any, piece: list[str]) -> None:
+        started.append(self)
+        begin(self, piece)
+        if len(started) == 1:
+            os.kill(self.process.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(workers._Worker, "take", take)
+    said: list[str] = []
+    store = workers.study(s, tmp_path / "out", workers=2, say=said.append)
+    assert any("ended (signal 9); its stack is resumed" in text for text in said), said
+    lines = [x for x in store.lines() if x["kind"] == "cell"]
+    assert len(lines) == len(whole)
+    for line in lines:
+        assert line["test"] == pytest.approx(whole[line["id"]]["test"], abs=1e-6)
+    assert all(w.process.poll() is not None for w in started)  # none is left
+
+
+def test_a_stack_that_kills_every_worker_ends_the_study_and_keeps_what_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers.subprocess, "Popen", warm.Popen)
+    begin = workers._Worker.take
+
+    def take(self: Any, piece: list[str]) -> None:
+        begin(self, piece)
+        if any("SCAFFOLD" in name for name in piece):
+            os.kill(self.process.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(workers._Worker, "take", take)
+    s = load(small(tmp_path))
+    with pytest.raises(BadRun, match=r"a worker ended 3 times \(signal 9\).*use fewer workers"):
+        workers.study(s, tmp_path / "out", workers=2)
+    store = workers.study(s, tmp_path / "out", only="FedAvg")  # the directory is still one that resumes
+    assert any("FedAvg" in name for name in cells(store))
+
+
+def test_a_worker_refuses_a_study_that_changed_while_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers.subprocess, "Popen", warm.Popen)
+    file = small(tmp_path)
+    s = load(file)
+    Path(file).write_text(Path(file).read_text().replace("rounds = 4", "rounds = 5"))
+    with pytest.raises(BadRun, match="was changed while its workers started"):
+        workers.study(s, tmp_path / "out", workers=2)

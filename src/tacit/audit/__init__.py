@@ -22,9 +22,13 @@ from .poisoning import (
 
 __all__ = [
     "Attack",
+    "AttributeInference",
     "AuditLimits",
     "Backdoor",
+    "ClassInversion",
+    "Extraction",
     "FreeRide",
+    "GanAttack",
     "Gaussian",
     "InnerProduct",
     "Inversion",
@@ -34,7 +38,11 @@ __all__ = [
     "Scale",
     "SignFlip",
     "canaries",
+    "extract",
+    "gan",
+    "infer_attribute",
     "invert",
+    "invert_classes",
     "labels",
     "leakage",
     "membership",
@@ -46,9 +54,17 @@ __all__ = [
 
 _HOME = {
     "AuditLimits": "release",
+    "AttributeInference": "infer_attribute",
+    "ClassInversion": "invert_classes",
+    "Extraction": "extract",
+    "GanAttack": "gan",
     "Inversion": "invert",
     "Membership": "membership",
+    "extract": "extract",
+    "gan": "gan",
+    "infer_attribute": "infer_attribute",
     "invert": "invert",
+    "invert_classes": "invert_classes",
     "membership": "membership",
     "release": "release",
 }

@@ -5,10 +5,15 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
+from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from ..errors import BadParameter
+from ..files import write_atomic
 from ..report.markup import Safe, tag, text
 from .reconstruction import Reconstruction, picture_shape
 
@@ -35,7 +40,24 @@ def image(gray: Tensor, alt: str, size: int = 84) -> Safe:
     return Safe(f'<img src="data:image/png;base64,{data}" alt="{text(alt)}" width="{size}" height="{size}"/>')
 
 
-def show_pairs(result: Reconstruction, most: int = 8) -> Safe | None:
+def save_strips(path: str | Path, strips: Sequence[Tensor], span: float, zoom: int = 6) -> Path:
+    """Write a PNG with a line of images for each tensor of rows, enlarged `zoom` times."""
+    shape = picture_shape(strips[0][0])
+    if shape is None:
+        raise BadParameter(f"save_picture: rows of shape {tuple(strips[0].shape[1:])} are not gray images.")
+    low = float(strips[0].min())
+    lines = [
+        torch.cat([F.pad(row.reshape(shape), (0, 1, 0, 1), value=low + span) for row in rows], 1)
+        for rows in strips
+    ]
+    gray = ((torch.cat(lines) - low) / span).repeat_interleave(zoom, 0).repeat_interleave(zoom, 1)
+    write_atomic(Path(path), png(gray))
+    return Path(path)
+
+
+def show_pairs(
+    result: Reconstruction, most: int = 8, names: tuple[str, str] = ("original", "rebuilt")
+) -> Safe | None:
     """Original rows above their reconstructions; None if rows are not images."""
     shape = picture_shape(result.original[0])
     if shape is None:
@@ -52,7 +74,7 @@ def show_pairs(result: Reconstruction, most: int = 8) -> Safe | None:
 
     return tag(
         "div",
-        tag("table", tag("tbody", row("original", result.original), row("rebuilt", result.rebuilt))),
+        tag("table", tag("tbody", row(names[0], result.original), row(names[1], result.rebuilt))),
         class_="scroll",
         tabindex=0,
         role="region",

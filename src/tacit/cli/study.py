@@ -108,6 +108,19 @@ def add(verb: Callable[..., Any]) -> None:
         default="",
         help="only cells in whose name (table | row | column | seed) this is found",
     )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes of this machine that share the runs (default: 1); each takes one of several GPUs",
+    )
+    parser.add_argument(
+        "--shard",
+        metavar="I/N",
+        help="run part I of N only; the parts may run at the same time, on machines that share the directory "
+        "(in a job array of Slurm: --shard $SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT)",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress and no summary")
 
 
@@ -209,9 +222,13 @@ def _count(args: argparse.Namespace, expected: int, usage: str) -> None:
 
 def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     from ..jobs.study import file as study_file
-    from ..jobs.study import run
     from ..jobs.study import table as study_table
+    from ..jobs.study import workers
+    from ..jobs.study.shards import WHOLE, Shard
+    from ..jobs.study.store import Store
     from ..jobs.study.study import default_directory, write_result
+
+    shard = WHOLE if args.shard is None else Shard.parse(args.shard)
 
     changes = {k: getattr(args, k) for k in ("seeds", "rounds", "rows")}
     spec = study_file.load(args.name, quick=args.quick, data_dir=args.data_dir, device=args.device, **changes)
@@ -227,6 +244,7 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
             shlex.quote(args.name),
             *(["--quick"] if args.quick else []),
             *given,
+            *([f"--workers {args.workers}"] if args.workers > 1 else []),
             f"--out {shlex.quote(str(out))}",
         ]
     )
@@ -234,17 +252,18 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     progress = Progress(args.quiet)
 
     def say(text: str) -> None:
-        args.resume_with = whole + (
-            f" --only {shlex.quote(args.only)}" if args.only else ""
-        )  # before that there is nothing to resume
+        only = f" --only {shlex.quote(args.only)}" if args.only else ""
+        part = f" --shard {args.shard}" if args.shard else ""
+        args.resume_with = whole + only + part  # before that there is nothing to resume
         progress.line(text)
 
     from ..report import study as page
 
     try:
-        result = write_result(spec, run.study(spec, out, only=args.only, say=say), out)
+        store = workers.study(spec, out, only=args.only, shard=shard, workers=args.workers, say=say)
+        result = write_result(spec, store, out)
     except KeyboardInterrupt:
-        if (out / "study.json").exists() and (store := run.Store(out, spec)).done():
+        if (out / "study.json").exists() and (store := Store(out, spec)).done():
             write_result(spec, store, out)
             args.left = lambda: f" What is done is in {out / 'report.html'}. Resume with: {args.resume_with}"
         raise

@@ -27,10 +27,10 @@ all parties of the contract, and these masks cancel only in the sum over all of 
 every opened sum of a step contains the one vector of each honest party. A repeated sum is the same sum, so
 a party that was killed may restart and the step may be tried again.
 
-With a lower threshold the program goes on without parties that left. Then two sums over different parties
-could be subtracted, so a party is in at most one opened sum of a step (consent.py), and a step in which too
-few remain after shares were revealed is lost. Sums of different steps may still be over different parties:
-parties agree to this mode in the contract.
+With a lower threshold the program goes on, or begins again (departures.py), without parties that left. Then
+two sums over different parties could be subtracted, so a party is in at most one opened sum of a step
+(consent.py), and a step in which too few remain after shares were revealed is lost. Sums of different steps
+may still be over different parties: parties agree to this mode in the contract.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from ..parties.message import Message
 from . import secagg, sum_of_all
 from .checked_sums import OPENED, TAGS, Checker, Checks
 from .consent import Commitment, OneSum
+from .departures import AboutOneSet, Questions, mark, read_first
 from .joining import shown
 from .rounds import run_sum
 from .step_vectors import StepVectors, shorten
@@ -113,6 +114,11 @@ class SumRules:
     )
     tries: int = whole(3, least=1, doc="how often a sum is tried before the program fails")
     checked: bool = flag(False, doc="whether parties answer only steps that follow from the sums before")
+
+    @cached_property
+    def may_leave(self) -> int:
+        """How many parties a sum may be without."""
+        return len(self.parties) - self.terms(1, 1, b"").enough
 
     def terms(self, length: int, bound: int, sent: bytes, modular: bool = False) -> secagg.SecAggTerms:
         """Return the terms of one sum; `modular`: of words, not of numbers (sum_steps.Packed)."""
@@ -265,8 +271,9 @@ async def client(
                 whole = last.restore(message.vectors, message.kept)
                 message = SumStep(step, message.session, message.keys, whole)
             last.vectors = message.vectors
-            sent, vector = _answer(me.name, program, table, answers, message, checker, last)
-            packed = checker is None and count_words(program, step, message.vectors) is not None
+            asked = _locate(program, rules, step, message.vectors)
+            sent, vector = _answer(me.name, program, table, answers, message, asked, checker, last)
+            packed = checker is None and count_words(program, *asked) is not None
             terms = rules.terms(len(vector), program.bound, sent, packed)
             if rules.threshold == 1 and begins is None:
                 # one message and no answer to wait for: nothing that a restarted server could interrupt
@@ -318,13 +325,17 @@ def _answer(
     table: T,
     answers: Answers,
     message: SumStep,
+    asked: tuple[int, Down],
     checker: Checker | None = None,
     last: StepVectors | None = None,
 ) -> tuple[bytes, np.ndarray]:
-    """Return the digest of the request and the vector that answers it: the kept one, if there is one."""
+    """Return the digest of the request and the vector that answers it: the kept one, if there is one.
+
+    `asked` is the program's own step, and what it is sent (`_locate`).
+    """
     step, sent_down = message.step, message.vectors
-    down = sent_down if checker is None else {k: v for k, v in sent_down.items() if k != OPENED}
-    if not 0 <= step < program.max_steps:
+    own, down = asked
+    if not 0 <= own < program.max_steps:
         raise ProtocolError(
             f"the coordinator asks {name!r} for step {step + 1}; the agreed program has {program.max_steps} "
             "steps. Nothing was sent."
@@ -348,8 +359,10 @@ def _answer(
         computed = down if checker is None else checker.check(step, sent_down)
         follows = (
             before is None
+            or not own
             or not implements(type(program), Chained)
-            or before[0] == digest_of_step(step - 1, cast(Chained, program).preceding(step, down))
+            or before[0]
+            == digest_of_step(step - 1, mark(cast(Chained, program).preceding(own, down), step - own))
         )
         once = cast(AsksOnce, program).once(computed) if implements(type(program), AsksOnce) else None
         if once is not None and answers.has_asked(once):
@@ -357,12 +370,12 @@ def _answer(
                 f"the coordinator asks {name!r} in step {step + 1} for what it has answered ({once}), and "
                 "the agreed program asks that once. Nothing was sent."
             )
-        length = None if checker is not None else count_words(program, step, down)
+        length = None if checker is not None else count_words(program, own, down)
         packed = length is not None
         if length is not None:
-            vector = cast(Packed, program).local_words(step, table, down)
+            vector = cast(Packed, program).local_words(own, table, down)
         else:
-            length, vector = program.length(step, computed), program.local(step, table, computed)
+            length, vector = program.length(own, computed), program.local(own, table, computed)
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, TacitError):
             raise
@@ -389,6 +402,12 @@ def _answer(
     return sent, vector
 
 
+def _locate(program: SumProgram[Any, Any], rules: SumRules, step: int, vectors: Down) -> tuple[int, Down]:
+    """Return which step of the program a request is, and what it is sent."""
+    first, down = read_first(program, rules.may_leave, step, vectors)
+    return step - first, {name: v for name, v in down.items() if name != OPENED} if rules.checked else down
+
+
 def _tag(message: SumStep) -> str:
     return f"sum {message.step} {message.session.hex()}"
 
@@ -403,6 +422,7 @@ async def server(
     *,
     admission: Admission | None = None,
     sums: Sequence[np.ndarray] = (),
+    included: Sequence[Sequence[str]] = (),
     opened: Callable[[int, np.ndarray, Sequence[str]], None] = lambda step, total, included: None,
     aborted: Callable[[int, str], None] = lambda step, why: None,
     share: Callable[[R], Down] | None = None,
@@ -411,11 +431,13 @@ async def server(
 
     admission   over a network: who is connected. A sum in which a party restarts is begun again
     sums        the sums of earlier steps with their tags, after a restart of the coordinator
+    included    the parties in each of them; without it, all
     opened      is called with each new sum before the next step, with the parties in it
     share       makes vectors of the result that all parties receive
     """
     try:
-        result = await _coordinate(me, program, rules, admission, sums, opened, aborted)
+        kept = list(zip(sums, included or [rules.parties] * len(sums), strict=True))
+        result = await _coordinate(me, program, rules, admission, kept, opened, aborted)
     except TacitError as error:
         await me.send(list(rules.parties), SumsOver({}, str(error)[:300]))
         raise
@@ -428,24 +450,38 @@ async def _coordinate(
     program: SumProgram[Any, R],
     rules: SumRules,
     admission: Admission | None,
-    sums: Sequence[np.ndarray],
+    sums: Sequence[tuple[np.ndarray, Sequence[str]]],
     opened: Callable[[int, np.ndarray, Sequence[str]], None],
     aborted: Callable[[int, str], None],
 ) -> R:
     steps, remaining, keys = program.coordinate(), list(rules.parties), _Keys()
-    down, total = dict(next(steps)), np.zeros(0, np.int64)
-    for step in range(program.max_steps):
+    down, total, questions = dict(next(steps)), np.zeros(0, np.int64), Questions(program)
+    first = 0  # the step at which the program began
+    for step in range(program.max_steps * (1 + rules.may_leave)):
+        own = step - first
+        if own == program.max_steps:
+            break
+        questions.add(down)
+        sent = mark(down, first)
         if rules.checked and step:
-            down[OPENED] = torch.from_numpy(total)
+            sent[OPENED] = torch.from_numpy(total)
         if step < len(sums):
-            total = np.asarray(sums[step], dtype=np.int64)
+            total, present = np.asarray(sums[step][0], dtype=np.int64), sums[step][1]
         else:
-            outcome = await _sum(me, program, rules, step, down, remaining, keys, admission, aborted)
-            total, remaining = outcome.total.numpy(), [p for p in remaining if p in outcome.included]
-            opened(step, total, remaining)
+            asked = own, down
+            outcome = await _sum(me, program, rules, step, sent, asked, remaining, keys, admission, aborted)
+            total, present = outcome.total.numpy(), outcome.included
+            opened(step, total, [p for p in remaining if p in present])
+        left = [p for p in remaining if p not in present]
+        remaining = [p for p in remaining if p in present]
+        if left and own and isinstance(program, AboutOneSet):
+            questions.check(step, left)
+            steps, first = program.coordinate(), step + 1
+            down = dict(next(steps))
+            continue
         numbers = total[: len(total) - TAGS * rules.checked]
-        if not rules.checked and count_words(program, step, down) is not None:
-            numbers = cast(Packed, program).unpack(step, down, total)
+        if not rules.checked and count_words(program, own, down) is not None:
+            numbers = cast(Packed, program).unpack(own, down, total)
         try:
             down = dict(steps.send(numbers))
         except StopIteration as end:
@@ -467,14 +503,15 @@ async def _sum(
     rules: SumRules,
     step: int,
     vectors: dict[str, Tensor],
+    asked: tuple[int, Down],
     names: list[str],
     keys: _Keys,
     admission: Admission | None,
     aborted: Callable[[int, str], None],
 ) -> SumOutcome:
     """Return the sum of one step. A party that restarts begins it again; an aborted sum is tried again."""
-    words = None if rules.checked else count_words(program, step, vectors)
-    length = program.length(step, vectors) if words is None else words
+    words = None if rules.checked else count_words(program, *asked)
+    length = program.length(*asked) if words is None else words
     terms = rules.terms(length, program.bound, keys.last.digest(step, vectors), words is not None)
     tries = 0
     while True:

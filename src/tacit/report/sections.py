@@ -24,6 +24,7 @@ from .numbers import (
     size,
     truncate,
 )
+from .participants import participants
 from .records import ALONE, CENTRAL, RunRecord
 from .svg import Figure
 
@@ -522,6 +523,7 @@ def notes(page: Page) -> Section | None:
 
 ALL = (
     summary,
+    participants,
     results,
     judging.judging,
     charts("curves", "Learning curves", figures.curves),

@@ -13,6 +13,7 @@ import torch
 
 from ..crypto import exact
 from ..errors import ProtocolError
+from ..protocols.departures import BEGIN_AGAIN
 from ..protocols.sum_steps import Down
 from .columns import codes, level_sets, numbers, text_of
 from .tables import check_columns
@@ -107,6 +108,7 @@ class CorrelationProgram:
     Step 1 sums each column; step 2 sums products about these means over each pair's complete rows.
     """
 
+    if_left: ClassVar[str] = BEGIN_AGAIN
     is_repeatable: ClassVar[bool] = True
     columns: tuple[str, ...]
     max_steps: int = 2
@@ -171,6 +173,7 @@ class FrequentProgram:
     difference of a prefix and some of its continuations, is then a sum of counts of at least `cell`, or 0.
     """
 
+    if_left: ClassVar[str] = BEGIN_AGAIN
     is_repeatable: ClassVar[bool] = True
     column: str
     least: int

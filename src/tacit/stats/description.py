@@ -22,6 +22,7 @@ import torch
 
 from ..crypto import exact
 from ..errors import ProtocolError
+from ..protocols.departures import BEGIN_AGAIN
 from ..protocols.sum_steps import Down
 from . import ordered
 from .columns import codes, level_sets, matrix
@@ -61,6 +62,7 @@ class Descriptions:
 class DescribeProgram:
     """The program of sums. `categories` are (name, levels); `by` is one of those, or None."""
 
+    if_left: ClassVar[str] = BEGIN_AGAIN
     is_repeatable: ClassVar[bool] = True
     numeric: tuple[str, ...] = ()
     categories: tuple[tuple[str, tuple[str, ...]], ...] = ()

@@ -24,6 +24,7 @@ import torch
 
 from ..crypto import exact
 from ..errors import BadData, ProtocolError
+from ..protocols.departures import BEGIN_AGAIN
 from ..protocols.sum_steps import Down
 from . import design, rare_rows, risk_sets
 from .disclosure import LEAST, check_concentration, check_saturated, count_values
@@ -57,6 +58,7 @@ class CoxRows:
 class CoxProgram:
     """The sums of a Cox model. All fields are plain values."""
 
+    if_left: ClassVar[str] = BEGIN_AGAIN
     is_repeatable: ClassVar[bool] = True
     formula: str
     time: str

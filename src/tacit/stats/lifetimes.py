@@ -20,6 +20,7 @@ import torch
 
 from ..errors import BadData, ProtocolError
 from ..parameters import bad
+from ..protocols.departures import BEGIN_AGAIN
 from ..protocols.sum_steps import Down
 from . import design
 from .columns import level_sets
@@ -170,6 +171,7 @@ class LifetimeCounts:
 class LifetimeProgram:
     """Counts of events on a grid. All fields are plain values."""
 
+    if_left: ClassVar[str] = BEGIN_AGAIN
     is_repeatable: ClassVar[bool] = True
     time: str
     event: str

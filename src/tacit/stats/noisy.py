@@ -18,6 +18,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,7 @@ from ..accounting import discrete, distributed_multiplier
 from ..accounting.compose import Release
 from ..parameters import bad
 from ..parties.ledger import Spend
+from ..protocols.departures import END
 from ..protocols.sum_steps import Down
 from .counts import count_cells
 from .declared import level_codes, to_numbers
@@ -42,6 +44,7 @@ BRANCHES = 8  # of a histogram's level
 class NoisyProgram:
     """The program of one noisy sum. `numeric` are (name, low, high); `wants` are "moments", "histogram"."""
 
+    if_left: ClassVar[str] = END
     parties: int
     epsilon: float
     delta: float

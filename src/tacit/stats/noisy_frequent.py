@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
 from ..accounting.compose import Release
 from ..parties.ledger import Spend
+from ..protocols.departures import END
 from ..protocols.sum_steps import Down
 from . import noise_share
 from .counts import FrequentProgram
@@ -28,6 +30,7 @@ FALSE_ALARM = 0.01  # that a step finds something in noise alone
 
 @dataclass(frozen=True)
 class NoisyFrequentProgram(FrequentProgram):
+    if_left: ClassVar[str] = END
     bound: int = BOUND
     parties: int = 2
     epsilon: float = 1.0

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,7 @@ import torch
 from ..accounting.compose import Release
 from ..errors import BadData
 from ..parties.ledger import Spend
+from ..protocols.departures import END
 from ..protocols.sum_steps import Down
 from . import design, noise_share, noisy_score
 from .bounded_design import BoundedDesign, check_coefficients, declared_exits
@@ -58,6 +59,7 @@ class PersonTime:
 class PrivateCoxProgram:
     """The noisy sums of a Cox model. All fields are plain values."""
 
+    if_left: ClassVar[str] = END
     formula: str
     time: str
     event: str

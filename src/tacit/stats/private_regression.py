@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ import torch
 from ..accounting.compose import Release
 from ..errors import BadData
 from ..parties.ledger import Spend
+from ..protocols.departures import END
 from ..protocols.sum_steps import Down
 from . import design, noise_share
 from .bounded_design import BoundedDesign, check_coefficients, declared_rows
@@ -56,6 +57,7 @@ class PrivateEstimate:
 class PrivateGlmProgram:
     """The noisy sums of a regression. All fields are plain values."""
 
+    if_left: ClassVar[str] = END
     formula: str
     family: str
     parties: int

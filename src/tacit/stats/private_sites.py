@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,7 @@ from ..accounting.compose import Release
 from ..crypto import exact
 from ..errors import BadData
 from ..parties.ledger import Spend
+from ..protocols.departures import END
 from ..protocols.sum_steps import Down, ideal
 from . import design, noise_share, noisy_score
 from .bounded_design import BoundedDesign, check_coefficients, declared_rows
@@ -59,6 +60,7 @@ class PrivateMixedEstimate:
 class PrivateMixedProgram:
     """The noisy sums of a model with a random intercept by site. All fields are plain values."""
 
+    if_left: ClassVar[str] = END
     formula: str
     family: str
     parties: tuple[str, ...]

@@ -22,6 +22,7 @@ import torch
 
 from ..crypto import exact
 from ..errors import BadData, ProtocolError
+from ..protocols.departures import BEGIN_AGAIN
 from ..protocols.sum_steps import Down
 from . import design, families, rare_rows
 from .ascent import Ascent
@@ -91,6 +92,7 @@ class GlmEstimate:
 class GlmProgram:
     """The sums of a generalized linear model. All fields are plain values."""
 
+    if_left: ClassVar[str] = BEGIN_AGAIN
     is_repeatable: ClassVar[bool] = True
     formula: str
     family: str = "binomial"

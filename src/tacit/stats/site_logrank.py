@@ -15,6 +15,7 @@ import pandas as pd
 
 from ..crypto import exact
 from ..errors import BadData
+from ..protocols.departures import BEGIN_AGAIN
 from ..protocols.sum_steps import Down
 from . import curves, design
 from .columns import level_sets
@@ -35,6 +36,7 @@ class SiteLogrank:
 
 @dataclass(frozen=True)
 class SiteLogrankProgram:
+    if_left: ClassVar[str] = BEGIN_AGAIN
     is_repeatable: ClassVar[bool] = True
     time: str
     event: str

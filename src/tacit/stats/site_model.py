@@ -20,6 +20,7 @@ import pandas as pd
 import torch
 
 from ..errors import ProtocolError
+from ..protocols.departures import BEGIN_AGAIN
 from ..protocols.sum_steps import Down, SumProgram
 from . import design
 from .clustered import FINAL, GeeProgram, MixedProgram
@@ -32,6 +33,7 @@ KINDS = ("gee", "mixed", "meta")
 
 @dataclass(frozen=True)
 class SiteModelProgram:
+    if_left: ClassVar[str] = BEGIN_AGAIN
     is_repeatable: ClassVar[bool] = True
     kind: str
     formula: str

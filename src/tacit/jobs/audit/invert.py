@@ -131,26 +131,11 @@ class Inversion(JobResult):
 
     def save_picture(self, path: str | Path, most: int = 8, zoom: int = 6) -> Path:
         """Write a PNG: originals above their reconstructions, enlarged `zoom` times."""
-        from ...audit.pictures import png
-        from ...files import write_atomic
+        from ...audit.pictures import save_strips
 
         made, _ = self._pairs()
         assert self.original is not None
-        shape = picture_shape(self.original[0])
-        if shape is None:
-            raise BadParameter(
-                f"save_picture: rows of shape {tuple(self.original.shape[1:])} are not gray images."
-            )
-        low = float(self.original.min())
-        lines = [
-            torch.cat(
-                [F.pad(row.reshape(shape), (0, 1, 0, 1), value=low + self.span) for row in rows[:most]], 1
-            )
-            for rows in (self.original, made)
-        ]
-        gray = ((torch.cat(lines) - low) / self.span).repeat_interleave(zoom, 0).repeat_interleave(zoom, 1)
-        write_atomic(Path(path), png(gray))
-        return Path(path)
+        return save_strips(path, (self.original[:most], made[:most]), self.span, zoom)
 
     def to_dict(self) -> dict[str, Any]:
         known = self.original is not None

@@ -154,7 +154,7 @@ def membership(
     if unit == "row" and needs:
         known = sum(map(len, pool.fixed))
         notes.append(f"the adversary knows the other {known} training rows, and how the model was trained")
-    found = _score(opened.model, models, inside, pool, attack, rng, p.fed.classes)
+    found = _score(opened.model, models, inside, pool, attack, rng, p.fed.classes, p.device)
     return Membership(
         attack,
         unit,
@@ -329,10 +329,11 @@ def _score(
     attack: str,
     rng: np.random.Generator,
     classes: int | None,
+    device: str = "cpu",
 ) -> roc.Roc:
     sizes = [len(u) for u in pool.units]
     index = torch.cat(pool.units)
-    x, y = pool.fed.rows.matrix("membership")[index], pool.fed.rows.y[index]
+    x, y = pool.fed.rows.matrix("membership")[index].to(device), pool.fed.rows.y[index]
 
     def of_units(rows: Tensor) -> Tensor:
         """[…, units]: the mean of a statistic over a unit's rows."""
@@ -381,7 +382,7 @@ def _robustness(model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator
     right = (outputs(model, x).argmax(-1) == y).double()
     for width in WIDTHS:
         for _ in range(COPIES // len(WIDTHS)):
-            noise = torch.from_numpy(rng.standard_normal(x.shape).astype(np.float32))
+            noise = torch.from_numpy(rng.standard_normal(x.shape).astype(np.float32)).to(x.device)
             right += (outputs(model, x + width * spread * noise).argmax(-1) == y).double()
     return right
 

@@ -30,7 +30,7 @@ from ..lifetime import read_lifetime
 from ..owner import Owner, Request, check_rows
 from .answers import AnswerFile
 from .contract import SumContract
-from .parties import coordinator, party
+from .parties import Departures, coordinator, party
 from .policy import admit, read_policy
 from .queries import Query, read_query, read_rows
 from .run import run_sums
@@ -63,28 +63,31 @@ def agree(kit: Kit, query: Query, job: str | Path) -> tuple[Any, SumContract]:
 class SumJournal:
     """The sums a coordinator opened, on its disk: a restarted one goes on after the last."""
 
-    def __init__(self, folder: Path, contract: str):
-        self.folder = folder / f"opened-{contract[:16]}"
+    def __init__(self, folder: Path, contract: str, parties: Sequence[str]):
+        self.folder, self.parties = folder / f"opened-{contract[:16]}", list(parties)
+        self.included: list[list[str]] = []  # the parties in each sum
 
     def load(self) -> list[np.ndarray]:
         sums: list[np.ndarray] = []
+        self.included = []
         while (file := self.folder / f"{len(sums)}.json").exists():
             try:
                 entry = json.loads(file.read_text())
                 total = np.array(entry["sum"], dtype=np.int64)
                 if hashlib.sha256(total.tobytes()).hexdigest() != entry["digest"]:
                     raise ValueError("its digest is wrong")
+                included = [str(name) for name in entry.get("parties", self.parties)]
             except (ValueError, KeyError, TypeError, OSError) as error:
                 raise BadRun(f"{file} cannot be read: {error}. Remove {self.folder} to ask again.") from None
             sums.append(total)
+            self.included.append(included)
         return sums
 
-    def keep(self, step: int, total: np.ndarray) -> None:
+    def keep(self, step: int, total: np.ndarray, included: Sequence[str]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256(np.ascontiguousarray(total, np.int64).tobytes()).hexdigest()
-        write_atomic(
-            self.folder / f"{step}.json", json.dumps({"sum": total.tolist(), "digest": digest}), 0o600
-        )
+        entry = {"sum": total.tolist(), "digest": digest, "parties": list(included)}
+        write_atomic(self.folder / f"{step}.json", json.dumps(entry), 0o600)
 
 
 def coordinate(
@@ -142,20 +145,16 @@ def coordinate_sums(
             "party gives --data."
         )
     program, contract = agree(kit, query, job)
-    journal = SumJournal(_state(kit, state), contract.digest)
+    journal = SumJournal(_state(kit, state), contract.digest, contract.tables["parties"])
     sums, ledger = journal.load(), Ledger()
-    left: set[str] = set()  # with a threshold below 1
+    departures = Departures(contract, program, ledger, note)
+    for step, present in enumerate(journal.included):
+        departures.add(step, present)
 
     def opened(step: int, total: np.ndarray, included: Sequence[str]) -> None:
-        journal.keep(step, total)
-        for name in sorted(set(contract.tables["parties"]) - set(included) - left):
-            left.add(name)
-            text = f"party {name!r} left: sums from step {step + 1} on are without its rows."
-            if step:  # steps are not asked again, so the result is not that of the remaining parties
-                text += f" Those of steps 1 to {step} are with them, so counts and estimates may not agree."
-            note(text)
-            ledger.stamp(text)
-        progress(step + 1, program.max_steps)
+        journal.keep(step, total, included)
+        departures.add(step, included)
+        progress(min(step + 1, program.max_steps), program.max_steps)
 
     async def server(me: Party, link: Link) -> Any:
         return await coordinator(
@@ -165,6 +164,7 @@ def coordinate_sums(
             within=query.sums.within,
             tries=query.sums.tries,
             sums=sums,
+            included=journal.included,
             opened=opened,
             note=note,
             share=share,

@@ -17,8 +17,10 @@ from torch import Tensor
 
 from ... import __version__
 from ...errors import ProtocolError
+from ...parties.ledger import Ledger
 from ...parties.party import Identity, Party
 from ...protocols import sum_program
+from ...protocols.departures import AboutOneSet, begins_again
 from ...protocols.joining import WITHHELD, Admission, Ready, Work, attend
 from ...protocols.sum_program import Answers, KeptAnswers
 from ...protocols.together import together
@@ -33,6 +35,36 @@ class _Over(Exception):
     """The program has ended: stop answering the door."""
 
 
+class Departures:
+    """Writes into the ledger which parties left, and what the result is about then (threshold below 1)."""
+
+    def __init__(
+        self,
+        contract: SumContract,
+        program: Any,
+        ledger: Ledger,
+        note: Callable[[str], None] = log.info,
+    ) -> None:
+        self.program, self.ledger, self.note = program, ledger, note
+        self.remaining: list[str] = list(contract.tables["parties"])
+
+    def add(self, step: int, included: Sequence[str]) -> None:
+        left = [name for name in self.remaining if name not in included]
+        self.remaining = [name for name in self.remaining if name in included]
+        for name in left:
+            text = f"party {name!r} left: sums from step {step + 1} on are without its rows."
+            if step and begins_again(self.program):
+                text += (
+                    " The query began again, so all figures are about the rows of "
+                    f"{', '.join(self.remaining)}. The sums of steps 1 to {step} were with {name!r}: who "
+                    f"subtracts those after step {step + 1} has sums of its rows alone."
+                )
+            elif step and not isinstance(self.program, AboutOneSet):
+                text += f" Those of steps 1 to {step} are with them."
+            self.note(text)
+            self.ledger.stamp(text)
+
+
 async def coordinator(
     me: Party,
     contract: SumContract,
@@ -41,6 +73,7 @@ async def coordinator(
     within: float | None = None,
     tries: int = 3,
     sums: Sequence[np.ndarray] = (),
+    included: Sequence[Sequence[str]] = (),
     opened: Callable[[int, np.ndarray, Sequence[str]], None] = lambda step, total, included: None,
     note: Callable[[str], None] = log.info,
     share: Callable[[Any], Mapping[str, Tensor]] | None = None,
@@ -77,6 +110,7 @@ async def coordinator(
                 rules,
                 admission=admission,
                 sums=sums,
+                included=included,
                 opened=opened,
                 aborted=lambda step, why: note(f"step {step + 1}: {why}"),
                 share=share,

@@ -62,7 +62,7 @@ class DataOptions:
 @dataclass(frozen=True)
 class SumOptions:
     threshold: float = real(
-        1.0, above=0.5, most=1.0, doc="1: every sum is over all parties; less: it goes on without some"
+        1.0, above=0.5, most=1.0, doc="1: every sum is over all parties; less: it begins again without some"
     )
     adversary: str = choice("curious", ("curious", "active"), doc="what the server may do")
     within: float = real(60.0, above=0, doc="seconds for each step of a sum")

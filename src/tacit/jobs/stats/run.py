@@ -43,7 +43,7 @@ from ...runtimes.processes import Processes
 from ...stats.privacy import Private
 from ...stats.tables import check_frames, to_plain
 from .contract import SumContract, is_checked
-from .parties import coordinator, member, party
+from .parties import Departures, coordinator, member, party
 
 R = TypeVar("R")
 SERVER = "server"
@@ -78,8 +78,14 @@ def run_sums(
         program, list(frames), threshold=stage.threshold, adversary=stage.adversary, server=SERVER
     )
     chosen = choose_runtime(owner, runtime)
+    departures = Departures(contract, program, ledger)
     server = functools.partial(
-        coordinator, contract=contract, program=program, within=stage.within, tries=stage.tries
+        coordinator,
+        contract=contract,
+        program=program,
+        within=stage.within,
+        tries=stage.tries,
+        opened=lambda step, total, included: departures.add(step, included),
     )
     if isinstance(chosen, Processes):
         with tempfile.TemporaryDirectory(prefix="tacit-stats-") as state:

@@ -179,6 +179,7 @@ class Study:
     tables: tuple[Table, ...]
     cells: tuple[Cell, ...] = field(repr=False)
     changed: str = ""  # "2 rounds, 300 rows" where that is not what its file says
+    loaded_with: dict[str, Any] = field(default_factory=dict, repr=False)  # arguments of `load`, for workers
 
     @property
     def digest(self) -> str:
@@ -277,7 +278,9 @@ def load(
     if len(set(names)) < len(names):
         raise BadJob(f"{where}: two tables have the same name: {', '.join(names)}. Give each its own.")
     about = (spec.title or path.stem, spec.source, spec.about, tuple(spec.notes))
-    study = Study(path.stem, *about, quick, tuple(tables), tuple(cells))
+    arguments = {"name": str(path.resolve()), "quick": quick, "data_dir": folder, "device": device}
+    reduced = {"seeds": seeds, "rows": rows, "rounds": rounds}
+    study = Study(path.stem, *about, quick, tuple(tables), tuple(cells), loaded_with={**arguments, **reduced})
     changes = ((rounds, "rounds"), (rows, "rows"), (seeds, "seeds"))
     changed = ", ".join(f"{n} {what if n != 1 else what[:-1]}" for n, what in changes if n is not None)
     is_changed = changed and load(name, quick=quick).digest != study.digest

@@ -41,6 +41,7 @@ from ..train.table_defaults import for_one_party
 from ..train.train import torch_settings
 from ..train.trainer import RunContext
 from .file import Cell, Study
+from .shards import WHOLE, Shard
 from .store import Store
 from .table import DIGITS, figures, finished
 
@@ -54,9 +55,30 @@ Runs = list[tuple[Cell, Plan]]
 
 
 def study(
-    spec: Study, out: str | Path, *, only: str = "", say: Callable[[str], None] = lambda text: None
+    spec: Study,
+    out: str | Path,
+    *,
+    only: str = "",
+    shard: Shard = WHOLE,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Store:
-    """Run what is not done yet; `only` is a regular expression that selects cells by their id."""
+    """Run what is not done yet.
+
+    `only` is a regular expression that selects cells by their id, `shard` a part of the selected cells that
+    no other shard computes.
+    """
+    store, stacks = unfinished(spec, out, only=only, shard=shard, say=say)
+    for stack in stacks:
+        run_stack(stack, store, say)
+    if not only and shard == WHOLE:  # parts of a study may run at the same time, so only a whole one is timed
+        add_loop_time(spec, store)
+    return store
+
+
+def unfinished(
+    spec: Study, out: str | Path, *, only: str, shard: Shard, say: Callable[[str], None]
+) -> tuple[Store, list[Runs]]:
+    """Return the store of a study and the stacks of its selected cells that are not done."""
     try:
         cells = [c for c in spec.cells if re.search(only, c.id)]
     except re.error as error:
@@ -66,14 +88,40 @@ def study(
     store = Store(out, spec)
     done = store.done()
     say(f"{spec.name}: {len(spec.cells)} runs, {len(done)} of them done")
+    if shard == WHOLE:  # else the stacks of all cells decide who computes which, whatever is done already
+        cells = [c for c in cells if c.id not in done]
     datasets = _Data()
-    for stack in _stacks([(c, _plan(c, datasets)) for c in cells if c.id not in done]):
-        for runs, state in _resumable(stack, store):
-            _run(runs, state, store, _Race(spec, store.lines()), say)
-    lines = store.lines()  # parts of a study may run at the same time, so only a whole study is timed
+    stacks = shard.of(_stacks([(c, _plan(c, datasets)) for c in cells]))
+    left = ([(c, p) for c, p in stack if c.id not in done] for stack in stacks)
+    return store, [stack for stack in left if stack]
+
+
+class StackRunner:
+    """Runs cells by their ids, as a worker of a study is asked to; data sets are loaded once."""
+
+    def __init__(self, store: Store, say: Callable[[str], None]):
+        self.store, self.say = store, say
+        self._cells, self._datasets = {c.id: c for c in store.study.cells}, _Data()
+
+    def run(self, ids: Sequence[str]) -> None:
+        """Run those of these cells that are not done."""
+        done = self.store.done()
+        cells = [self._cells[i] for i in ids if i not in done]
+        for stack in _stacks([(c, _plan(c, self._datasets)) for c in cells]):
+            run_stack(stack, self.store, self.say)
+
+
+def run_stack(stack: Runs, store: Store, say: Callable[[str], None]) -> None:
+    """Compute the runs of a stack; those with a saved state resume."""
+    for runs, state in _resumable(stack, store):
+        _run(runs, state, store, _Race(store.study, store.lines()), say)
+
+
+def add_loop_time(spec: Study, store: Store) -> None:
+    """Time a loop over clients on this GPU, once for a study that ran on one."""
+    lines, datasets = store.lines(), _Data()
     if (
-        not only
-        and torch.cuda.is_available()
+        torch.cuda.is_available()
         and any(x.get("on") == "cuda" for x in lines)
         and not any(x.get("kind") == "loop" for x in lines)
     ):
@@ -81,7 +129,6 @@ def study(
         with_steps = next((p for p in plans if p.batch_size is not None and p.algorithm.takes_steps), None)
         if with_steps is not None:
             store.add(time_loop(with_steps))
-    return store
 
 
 class _Data:
@@ -368,6 +415,7 @@ def _run(runs: Runs, state: Path | None, store: Store, race: _Race, say: Callabl
         saved = started = time.monotonic()
         stack, start = _Stack.load(state, runs)
         store.begin()
+        store.add({"kind": "begun", "cells": [c.id for c, _ in runs]})
         say(
             first.label
             + (f" and {len(runs) - 1} more" if len(runs) > 1 else "")

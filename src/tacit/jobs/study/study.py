@@ -13,7 +13,9 @@ from ...parties.ledger import Ledger
 from ...report import study as page
 from ...results import JobResult
 from ...runs import check_empty, encode_nonfinite, write_atomic
-from . import file, run, table
+from . import file, table
+from . import workers as parallel
+from .shards import WHOLE, Shard
 from .store import Store
 
 if TYPE_CHECKING:
@@ -75,6 +77,8 @@ def study(
     rounds: int | None = None,
     rows: int | None = None,
     only: str = "",
+    shard: str | None = None,
+    workers: int = 1,
     device: str | None = None,
     data_dir: str | None = None,
     watch: Callable[[str], None] = lambda text: None,
@@ -82,14 +86,18 @@ def study(
     """Run a study, or what is left of it in `out`, and return its tables.
 
     `name` is one of tacit's studies (`tacit study list`) or a TOML file. `quick` runs a few rows and rounds,
-    to try it out. `seeds`, `rounds` and `rows` reduce it, `only` (a regular expression) selects runs. `watch`
-    is called with lines of progress.
+    to try it out. `seeds`, `rounds` and `rows` reduce it, `only` (a regular expression) selects runs.
+    `workers` processes share the runs. `shard="2/8"` is the second of eight parts, which may run at the same
+    time on other machines in the same `out`, or in directories of their own. `watch` is called with lines of
+    progress.
     """
     spec = file.load(
         name, quick=quick, data_dir=data_dir, device=device, seeds=seeds, rows=rows, rounds=rounds
     )
     directory = default_directory(spec) if out is None else Path(out)
-    return write_result(spec, run.study(spec, directory, only=only, say=watch), directory)
+    part = WHOLE if shard is None else Shard.parse(shard)
+    store = parallel.study(spec, directory, only=only, shard=part, workers=workers, say=watch)
+    return write_result(spec, store, directory)
 
 
 def default_directory(spec: file.Study) -> Path:

@@ -1,0 +1,87 @@
+"""What a coordinator gains from parties that leave, or that it says have left (departures.py)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tacit.crypto import exact
+from tacit.errors import PartyFailed, ProtocolError
+from tacit.protocols import sum_program
+from tacit.protocols.departures import BEGAN
+from tacit.protocols.sum_program import KeptAnswers, SumRules, SumStep
+from tacit.runtimes.inprocess import InProcess
+from tacit.stats.disclosure import LEAST
+from tacit.stats.private_regression import PrivateGlmProgram
+from tacit.stats.regression import FINISH, GlmProgram
+from tests.stats.test_departures import GLM, NAMES, TABLES, run
+
+BOUNDS = {"age": (20, 90), "sick": (0, 1)}
+
+
+def ask(program, step, vectors, threshold=0.51, answers=None):
+    """Send one step to one party, and return its error."""
+    rules = SumRules("contract", NAMES, threshold=threshold)
+
+    async def party(me):
+        await sum_program.client(me, program, TABLES["east"], rules, answers=answers or KeptAnswers())
+
+    async def server(me):
+        session = bytes(8)
+        await me.send("east", SumStep(step, session, session, vectors))
+        await me.recv("east", sum_program.SumRefused)
+
+    with pytest.raises(PartyFailed) as failure:
+        InProcess().run_sync({"east": party, "server": server})
+    assert isinstance(failure.value.__cause__, ProtocolError)
+    return str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("program", "threshold", "first", "step"),
+    [
+        (GLM, 1.0, torch.tensor(1), 1),  # every sum is over all parties: nobody may leave
+        (PrivateGlmProgram("sick ~ age", "binomial", 4, 8.0, 1e-5, BOUNDS, {}), 0.51, torch.tensor(1), 1),
+        (GLM, 0.51, torch.tensor(2), 1),  # a step before the first one
+        (GLM, 0.51, torch.tensor(0), 0),
+        (GLM, 0.51, torch.tensor(-3), 1),
+        (GLM, 0.51, torch.tensor(1.0), 1),
+        (GLM, 0.51, torch.tensor([1]), 1),
+        (GLM, 0.51, torch.tensor(GLM.max_steps + 1), GLM.max_steps + 1),  # one of four may leave
+    ],
+)
+def test_a_program_begins_again_only_as_often_as_parties_may_leave(program, threshold, first, step):
+    text = ask(program, step, {BEGAN: first}, threshold)
+    assert "so many parties cannot have left. Nothing was sent." in text
+
+
+def test_no_party_answers_more_steps_than_those_that_may_leave_make():
+    assert f"has {GLM.max_steps} steps" in ask(GLM, GLM.max_steps, {})
+    last = 2 * GLM.max_steps
+    assert f"has {GLM.max_steps} steps" in ask(GLM, last, {BEGAN: torch.tensor(GLM.max_steps)})
+
+
+def test_a_question_that_is_asked_once_is_not_asked_again_by_beginning_again():
+    """Products of scores at two points would show each site's own."""
+    program, answers = GlmProgram("sick ~ age", robust="site"), KeptAnswers()
+    for step in range(3):
+        answers.keep(step, b"", np.zeros(1, np.int64), "finish" if step == 2 else None)
+    down = {"phase": torch.tensor(FINISH), BEGAN: torch.tensor(2)}
+    assert "for what it has answered (finish)" in ask(program, 3, down, answers=answers)
+
+
+def test_known_limit_sums_before_and_after_a_departure_show_the_sums_of_the_party_that_left(monkeypatch):
+    """Documented; the ledger says so. The default is a threshold of 1, where the query ends instead."""
+    sums = []
+    encode = exact.decode
+    monkeypatch.setattr(
+        "tacit.stats.regression_coordinator.exact.decode", lambda v: sums.append(encode(v)) or encode(v)
+    )
+    program = GlmProgram("sick ~ age")
+    _, ledger = run(program, {"north": 3})
+    starts = [s for s in sums if len(s) == len(sums[0])]
+    assert len(starts) == 2  # the first sums of the model, with north and without it
+    weight, _, events = (starts[0] - starts[1])[:3]
+    assert (weight, events) == (len(TABLES["north"]), TABLES["north"]["sick"].sum()) > (LEAST, LEAST)
+    assert any("who subtracts those after step 4 has sums of its rows alone" in s for s in ledger.stamps)
