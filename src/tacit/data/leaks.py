@@ -24,7 +24,8 @@ def predict_alone(
     """
     import pandas as pd
 
-    x, levels = np.empty(0), None
+    x = np.empty(0)
+    levels: np.ndarray | None = None
     if pd.api.types.is_numeric_dtype(column):
         x = to_numbers(column)
     else:
