@@ -69,8 +69,12 @@ def attack(
     from ..jobs.audit.release import release
     from ..progress import Progress
     from ..release.audited import write_verdict
+    from ..report import page
+    from ..report.records import read
 
     with Progress(quiet) as progress:
         found = release(run, budget=terms.budget, limits=terms.limits, seed=seed, watch=progress.step)
     write_verdict(Path(run), found.to_dict())
+    if (Path(run) / "report.html").is_file():  # its first page says what was tried
+        page.write(Path(run) / "report.html", *read(Path(run)))
     return found, found.report(output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,28 @@ import numpy as np
 from torch import nn
 
 from ...audit import inversion
-from ...config.audit import BUDGET, AuditLimits, parse_limits
+from ...config.audit import BUDGET, AuditLimits, AuditTerms, parse_limits
 from ...data.federation import Rows
 from ...errors import BadData, BadParameter
 from ...parameters import bad
+from ...release.audited import write_verdict
 from ...results import Result
 from ..train.plan import Plan
+from .extract import extract
 from .findings import Finding, ReleaseAudit
+from .infer_attribute import infer_attribute
 from .invert import invert
+from .invert_classes import invert_classes
 from .membership import membership
 from .runs import open_run, plan_of, rounds_of
-from .uploads import module_at_start
+from .uploads import module_at_start, takes_gradient_steps
 
 CERTAIN = 1e-3  # the false-alarm probability below which an attack counts as a success
 MANY_SHADOWS, FEW_SHADOWS = 64, 4
 SHARE = 0.6  # of the budget, for shadow models
 SEARCH = 0.2  # of the budget, for the search of rows
+LATE = 0.65  # of the budget must be left for attacks without a limit: shadow models come first
+COLUMNS = 2  # whose values are guessed
 ROWS = 32  # of a batch that a search is tried on
 MODEL, SERVER = "anyone who has the model", "the server"
 MEMBERS_STOP = (
@@ -121,6 +128,14 @@ class _Audit:
 
     def attack_update(self) -> None:
         p = self.plan
+        if not takes_gradient_steps(p):
+            name = type(p.algorithm).__name__
+            why = (
+                f"Clients of {name} do not send the result of gradient steps, which is what these attacks "
+                "invert: whether rows can be rebuilt from what they send is not known."
+            )
+            self.skip(SERVER, "rebuilding of rows from updates", why, "rebuilt", applies=False)
+            return
         rows = _smallest_party(p)
         x = rows.matrix("audit")
         image = bool(x.is_floating_point() and x.min() >= 0 and x.max() <= 1)
@@ -173,9 +188,83 @@ class _Audit:
             started,
         )
 
-    def skip(self, who: str, attack: str, why: str, limit: str) -> None:
-        """Record an attack that was not run; its limit must then be tested by another one."""
-        self.findings.append(Finding(who, attack, "Not tried.", why, "", details={"limit": limit}))
+    def skip(self, who: str, attack: str, why: str, limit: str | None, applies: bool = True) -> None:
+        """Record an attack that was not run; its limit must then be tested by another one.
+
+        Unless no attack of its kind applies to such a run: that is said, and judged by people.
+        """
+        self.findings.append(
+            Finding(who, attack, "Not tried.", why, "", applies=applies, details={"limit": limit})
+        )
+
+    # what the model tells of anyone, without a limit --------------------------------------------------------
+
+    def attack_answers(self) -> None:
+        """Copy the model, guess hidden columns, search typical rows: as far as the time suffices."""
+        fed = self.plan.fed
+        tried: list[tuple[str, Callable[[], Finding]]] = [("model extraction", self._extract)]
+        if fed.pipeline is not None:  # a table; other rows have no column that a person would call private
+            names = list(dict.fromkeys(c.split("=")[0].removesuffix(" missing") for c in fed.columns))
+            tried += [(f"attribute inference: {c}", partial(self._attribute, c)) for c in names[:COLUMNS]]
+        if fed.classes is not None:
+            tried.append(("model inversion", self._invert_classes))
+        for name, attack in tried:
+            started = time.monotonic()
+            if self.left < LATE * self.budget:
+                why = "the budget was spent on other attacks. Raise it."
+                self.skip(MODEL, name, why, None, applies=False)
+                continue
+            self.tell(name)
+            try:
+                self.add(attack(), started)
+            except (BadData, BadParameter) as error:
+                self.skip(MODEL, name, str(error), None, applies=False)
+
+    def _until(self, share: float) -> Callable[[int, int], bool]:
+        until = time.monotonic() + share * self.budget
+        return lambda _, __: time.monotonic() > until
+
+    def _extract(self) -> Finding:
+        found = extract(self.run, queries=(100, 1000), seed=self.seed, watch=self._until(0.1))
+        return Finding(
+            "anyone who may ask the model",
+            "model extraction",
+            "Copy the model from its answers to rows like the run's.",
+            f"{found.queries[-1]} queries: the copy answers as the model on {found.agreement:.1%} of rows "
+            f"(the best constant on {found.constant:.1%}), accuracy {found.accuracy:.3f} beside "
+            f"{found.model_accuracy:.3f}",
+            "Answer with labels only, limit the queries of a client, or release the model itself knowingly.",
+            found.agreement,
+            details={"limit": None, "queries": found.queries[-1], "p_value": found.p_value},
+            drawing=found.plot(),
+        )
+
+    def _attribute(self, column: str) -> Finding:
+        found = infer_attribute(self.run, column, seed=self.seed)
+        return Finding(
+            MODEL,
+            f"attribute inference: {column}",
+            f"Guess a person's {column} from the other columns, the label and the model.",
+            f"right for {found.accuracy:.1%} of {found.members} members and {found.accuracy_on_others:.1%} "
+            f"of others (chance: p = {found.p_value:.2g}); {found.without_model:.1%} without the model",
+            MEMBERS_STOP,
+            found.advantage,
+            details={"limit": None, "p_value": found.p_value},
+        )
+
+    def _invert_classes(self) -> Finding:
+        found = invert_classes(self.run, seed=self.seed, watch=self._until(0.05))
+        return Finding(
+            MODEL,
+            "model inversion",
+            "Search a typical row of each class.",
+            f"{found.recognized} of {found.attacked} rows resemble the mean of their own class most (chance: "
+            f"p = {found.p_value:.2g}). Where a class is one person, that is her typical row",
+            "No class should be one person. Answer with labels only; differential privacy for parties.",
+            found.recognized / max(1, found.attacked),
+            details={"limit": None, "p_value": found.p_value},
+            pictures=found.pictures(),
+        )
 
 
 def release(
@@ -203,6 +292,7 @@ def release(
     if _sees_updates(opened):
         audit.attack_update()
     audit.attack_members("label")
+    audit.attack_answers()
     shadows = audit.shadows()
     if shadows >= FEW_SHADOWS:
         audit.attack_members("lira", shadows)
@@ -212,6 +302,17 @@ def release(
         audit.skip(MODEL, "membership by lira", why, "membership")
     name = Path(opened.directory).name if opened.directory is not None else plan_of(opened).fed.name
     return ReleaseAudit(audit.findings, float(budget), checked, opened.ledger, name, opened.directory)
+
+
+def audit_result(
+    run: Result, terms: AuditTerms, seed: int = 0, watch: Callable[[str], None] | None = None
+) -> ReleaseAudit:
+    """Attack a run by the terms of its job; with a directory, write audit.html and audit.json there."""
+    found = release(run, budget=terms.budget, limits=terms.limits, seed=seed, watch=watch)
+    if run.directory is not None:
+        write_verdict(run.directory, found.to_dict())
+        found.report()
+    return found
 
 
 def _sees_updates(run: Result) -> bool:
