@@ -32,6 +32,7 @@ __all__ = [
     "InnerProduct",
     "Inversion",
     "LabelFlip",
+    "Linkage",
     "LittleIsEnough",
     "Membership",
     "Scale",
@@ -43,6 +44,7 @@ __all__ = [
     "invert_classes",
     "labels",
     "leakage",
+    "linkage",
     "membership",
     "reconstruction",
     "release",
@@ -62,6 +64,8 @@ _HOME = {
     "invert": "invert",
     "invert_classes": "invert_classes",
     "membership": "membership",
+    "Linkage": "linkage",
+    "linkage": "linkage",
     "release": "release",
 }
 

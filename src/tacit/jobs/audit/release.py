@@ -24,6 +24,7 @@ from .findings import Finding, ReleaseAudit
 from .infer_attribute import infer_attribute
 from .invert import invert
 from .invert_classes import invert_classes
+from .kinds import release_other
 from .membership import membership
 from .runs import open_run, plan_of, rounds_of
 from .uploads import module_at_start, takes_gradient_steps
@@ -77,16 +78,20 @@ class _Audit:
 
     # anyone who has the model -------------------------------------------------------------------------------
 
-    def attack_members(self, attack: str, shadows: int = 0) -> None:
+    def attack_members(
+        self, attack: str, shadows: int = 0, who: str = MODEL, party: str | None = None
+    ) -> None:
         started = time.monotonic()
         self.tell(f"membership, {attack}" + (f" with {shadows} shadow models" if shadows else ""))
         try:
-            found = membership(self.run, attack=attack, shadows=shadows or FEW_SHADOWS, seed=self.seed)
+            found = membership(
+                self.run, attack=attack, shadows=shadows or FEW_SHADOWS, seed=self.seed, party=party
+            )
         except (
             BadData,
             BadParameter,
         ) as error:  # a regression has no label attack; a run may hold nothing back
-            self.skip(MODEL, f"membership by {attack}", str(error), "membership")
+            self.skip(who, f"membership by {attack}", str(error), "membership")
             return
         works = found.p_value < CERTAIN
         limit = self.limits.membership
@@ -98,12 +103,14 @@ class _Audit:
         ceiling = "" if found.claim is None else f"; the claimed ε allows at most {found.ceiling(0.01):.3f}"
         self.add(
             Finding(
-                MODEL,
+                who,
                 f"membership by {attack}",
                 "Tell whether a person's row was in the training set"
                 + (
                     ", with the model, the row and data like the parties'."
                     if shadows
+                    else ", with the models of all rounds and the row."
+                    if attack == "rounds"
                     else ", with the model and the row."
                 ),
                 f"AUC {found.auc:.3f} on {found.members} members and {len(found.curve.outside)} others "
@@ -123,6 +130,21 @@ class _Audit:
         each = sum(float(e.get("seconds", 0.0)) for e in self.run.history) or 1.0
         fit = int(SHARE * min(self.left, self.budget) / each) // 2 * 2
         return min(MANY_SHADOWS, fit)
+
+    def attack_rounds(self) -> None:
+        """Membership from the models of all rounds, by the server and by one party: the run is repeated
+        twice."""
+        each = sum(float(e.get("seconds", 0.0)) for e in self.run.history) or 1.0
+        views: list[tuple[str, str | None]] = [(SERVER, None)]
+        if len(self.plan.fed) > 1:
+            name = self.plan.fed.parties[int(np.argmax(self.plan.fed.train.sizes.numpy()))]
+            views.append(("a party", name))
+        for who, party in views:
+            if each > LATE * self.left:
+                why = f"the budget does not suffice to repeat the run ({each:.0f} s). Raise it."
+                self.skip(who, "membership by rounds", why, None, applies=False)
+            else:
+                self.attack_members("rounds", who=who, party=party)
 
     # the server ---------------------------------------------------------------------------------------------
 
@@ -268,30 +290,53 @@ class _Audit:
 
 
 def release(
-    run: Result | str | Path,
+    run: Any,
     *,
     budget: float = BUDGET,
     limits: AuditLimits | Mapping[str, Any] | Sequence[str] | None = None,
     seed: int = 0,
     watch: Callable[[str], None] | None = None,
+    original: Any = None,
+    holdout: Any = None,
+    background: Any = None,
+    **about: Any,
 ) -> ReleaseAudit:
-    """Attack a run by all that applies within about `budget` seconds, and judge it by `limits`.
+    """Attack a result by all that applies within about `budget` seconds, and judge it by `limits`.
 
-    Who has the model tries to tell its members (by loss, labels, and shadow models as many as the time
-    allows); the server tries to rebuild the rows of the smallest party from what it sees of its update, as an
-    honest and as a malicious server. `limits` are AuditLimits, or a mapping such as {"membership": 0.55,
-    "rebuilt": None}. A membership attack exceeds its limit only if chance explains it with probability below
-    0.001. An attack that has begun is not cut off, except for searches. `watch(text)` follows the progress.
+    A run of tacit.train, or its directory: who has the model tries to tell its members (by loss, labels, and
+    shadow models as many as the time allows), copies it, guesses columns; the server tries to rebuild the
+    rows of the smallest party from what it sees of its update, as an honest and as a malicious server.
+
+    An anonymized table (a result of tacit.anonymize, or a frame with `quasi`): linkage with the rows
+    `background` (default: the `original` itself), as prosecutor, journalist and marketer; `sensitive`,
+    `hierarchies`, `key` as in tacit.audit.linkage. A synthetic table: attacks with its `original` and the
+    rows `holdout` that it was not made from, and shadow fits of its `generator` (`person`: the column of
+    people). Boosted trees: membership of `original` against `holdout` by `label`. A split network, or the
+    folder with all its parts: what crosses its cuts, with `rows` of all parties, `y` and the attacker's
+    `own` rows. Tables may be files.
+
+    `limits` are AuditLimits, or a mapping such as {"membership": 0.55, "rebuilt": None}. A membership attack
+    exceeds its limit only if chance explains it with probability below 0.001. An attack that has begun is not
+    cut off, except for searches. `watch(text)` follows the progress.
     """
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not budget > 0:
         raise bad("audit", "budget", budget, "a number of seconds above 0")
     checked = parse_limits(limits)
+    found = release_other(run, float(budget), checked, seed, watch, original, holdout, background, about)
+    return _release_run(run, float(budget), checked, seed, watch) if found is None else found
+
+
+def _release_run(
+    run: Any, budget: float, limits: AuditLimits, seed: int, watch: Callable[[str], None] | None
+) -> ReleaseAudit:
     opened = open_run(run, "audit")
-    audit = _Audit(opened, float(budget), checked, seed, watch)
+    audit = _Audit(opened, budget, limits, seed, watch)
     audit.attack_members("loss")
     if _sees_updates(opened):
         audit.attack_update()
     audit.attack_members("label")
+    if _sees_updates(opened):
+        audit.attack_rounds()
     audit.attack_answers()
     shadows = audit.shadows()
     if shadows >= FEW_SHADOWS:
@@ -301,7 +346,7 @@ def release(
         why = f"the budget does not suffice for {FEW_SHADOWS} shadow models of {needed}. Raise it."
         audit.skip(MODEL, "membership by lira", why, "membership")
     name = Path(opened.directory).name if opened.directory is not None else plan_of(opened).fed.name
-    return ReleaseAudit(audit.findings, float(budget), checked, opened.ledger, name, opened.directory)
+    return ReleaseAudit(audit.findings, budget, limits, opened.ledger, name, opened.directory)
 
 
 def audit_result(

@@ -1,0 +1,75 @@
+"""Audits of what is not a run: synthetic tables, boosted trees, split networks; and of files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tacit import audit, boost, synth
+from tacit.errors import BadParameter, BadRun
+from tests.cli.shell import answer
+
+
+@pytest.fixture(scope="module")
+def people():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.integers(20, 80, 400), "pulse": rng.normal(70, 10, 400).round(1)})
+    frame["ill"] = np.where(rng.random(400) < 0.5, "y", "n")  # no column tells it: trees must memorize
+    return frame
+
+
+def test_copied_rows_are_refused_and_a_generator_passes(people):
+    train, unseen = people[:200].reset_index(drop=True), people[200:].reset_index(drop=True)
+    copied = audit.release(train, original=train, holdout=unseen, budget=2)
+    assert not copied.passed
+    generator = synth.Independent().fit(train)
+    made = generator.sample(200, seed=1)
+    safe = audit.release(made, original=train, holdout=unseen, generator=generator, budget=30)
+    assert safe.passed, str(safe)
+    assert any("shadow fits" in f.attack and f.value is not None for f in safe.findings)
+
+
+def test_a_synthetic_table_without_its_generator_says_what_was_not_tried(people):
+    train, unseen = people[:200].reset_index(drop=True), people[200:].reset_index(drop=True)
+    made = synth.Independent().fit(train).sample(200, seed=1)
+    found = audit.release(made, original=train, holdout=unseen, budget=2)
+    assert "Not tried: membership by shadow fits" in found.headline()
+
+
+def test_trees_that_memorize_are_refused_and_shallow_ones_pass(people):
+    """Labels at random: whatever deep trees know of them is about members."""
+    train, unseen = people[:200].reset_index(drop=True), people[200:].reset_index(drop=True)
+    parties = {"a": train[:100], "b": train[100:]}
+    deep = boost.train(parties, label="ill", trees=30, depth=6, learning_rate=0.5)
+    refused = audit.release(deep, original=train, holdout=unseen)
+    assert not refused.passed
+    assert refused.findings[0].value > 0.8
+    shallow = boost.train(parties, label="ill", trees=1, depth=1)
+    assert audit.release(shallow, original=train, holdout=unseen).passed
+
+
+def test_the_command_audits_files(people, tmp_path, capsys):
+    people.to_csv(tmp_path / "before.csv", index=False)
+    people.assign(age=people["age"] // 20 * 20).drop(columns="pulse").to_csv(
+        tmp_path / "after.csv", index=False
+    )
+    people.assign(age=people["age"] // 20 * 20).to_csv(tmp_path / "rounded.csv", index=False)
+    got = answer(
+        capsys,
+        *("audit", str(tmp_path / "after.csv"), "--original", str(tmp_path / "rounded.csv")),
+        *("--quasi", "age", "--json", "--quiet"),
+    )
+    assert got["passed"]
+    assert (tmp_path / "after.csv.audit.html").is_file()
+    assert not (tmp_path / "audit.json").exists()
+
+
+def test_what_does_not_belong_together_is_refused(people, tmp_path):
+    with pytest.raises(BadParameter, match="label= does not belong to: anonymized table"):
+        audit.release(people, original=people, quasi=["age"], label="ill")
+    with pytest.raises(BadParameter, match="Give original= and holdout="):
+        audit.release(people, holdout=people)
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(BadRun, match="is not a result"):
+        audit.release(tmp_path / "notes.txt")
