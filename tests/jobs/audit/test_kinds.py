@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from tacit import audit, boost, synth
 from tacit.errors import BadParameter, BadRun
@@ -44,9 +45,28 @@ def test_trees_that_memorize_are_refused_and_shallow_ones_pass(people):
     deep = boost.train(parties, label="ill", trees=30, depth=6, learning_rate=0.5)
     refused = audit.release(deep, original=train, holdout=unseen)
     assert not refused.passed
-    assert refused.findings[0].value > 0.8
+    assert refused.findings[0].value > 0.7
     shallow = boost.train(parties, label="ill", trees=1, depth=1)
     assert audit.release(shallow, original=train, holdout=unseen).passed
+
+
+def test_a_split_network_is_audited_and_read_from_its_folder(tmp_path):
+    """The label holder's network gives labels away by the norm of gradients; noise at the cut is not there."""
+    torch.manual_seed(0)
+    x = torch.randn(300, 6)
+    y = (x[:, 0] > 1.2).long()  # rare: the norm of a gradient tells it
+    run = tacit.splitnn(
+        {"clinic": x}, {"lab": y}, configuration="vanilla", epochs=3, width=8, lr=0.2, patience=0
+    )
+    rows, label = {"clinic": x[:100]}, y[:100]
+    strict = audit.release(run, rows=rows, y=label, own={"clinic": x[100:]}, limits={"labels": 0.5})
+    assert not strict.passed
+    assert {f.attack for f in strict.findings} >= {"labels from gradients", "rebuilding of rows of clinic"}
+    run.save(tmp_path / "parts")
+    again = audit.release(tmp_path / "parts", rows=rows, y=label, limits={"labels": 0.5})
+    assert [f.value for f in again.findings][0] == pytest.approx(strict.findings[0].value)
+    with pytest.raises(BadParameter, match="rows={party: rows}"):
+        audit.release(run)
 
 
 def test_the_command_audits_files(people, tmp_path, capsys):
