@@ -24,6 +24,7 @@ from .numbers import (
     size,
     truncate,
 )
+from .participants import participants
 from .records import ALONE, CENTRAL, RunRecord
 from .svg import Figure
 
@@ -524,6 +525,7 @@ def notes(page: Page) -> Section | None:
 ALL = (
     summary,
     attacks.section,
+    participants,
     results,
     judging.judging,
     charts("curves", "Learning curves", figures.curves),
