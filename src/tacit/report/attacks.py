@@ -22,13 +22,14 @@ def read_audit(directory: Path) -> Mapping[str, Any] | None:
         return None
     again = f"Repeat `tacit audit {directory}`."
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found: Any = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise BadRun(f"{file} cannot be read: {error}. {again}") from None
     findings = found.get("findings") if isinstance(found, dict) else None
     if not isinstance(findings, list) or not all(isinstance(f, dict) for f in findings):
         raise BadRun(f"{file} is not an audit: it has no list of findings. {again}")
-    return found
+    kept: Mapping[str, Any] = found
+    return kept
 
 
 def section(page: Page) -> Section | None:

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
+import tacit
 from tacit import audit, boost, synth
 from tacit.errors import BadParameter, BadRun
 from tests.cli.shell import answer

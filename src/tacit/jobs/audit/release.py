@@ -21,6 +21,7 @@ from ...results import Result
 from ..train.plan import Plan
 from .extract import extract
 from .findings import Finding, ReleaseAudit
+from .gan import gan
 from .infer_attribute import infer_attribute
 from .invert import invert
 from .invert_classes import invert_classes
@@ -36,6 +37,13 @@ SEARCH = 0.2  # of the budget, for the search of rows
 LATE = 0.65  # of the budget must be left for attacks without a limit: shadow models come first
 COLUMNS = 2  # whose values are guessed
 ROWS = 32  # of a batch that a search is tried on
+GAN_RUNS, GAN_SHARE = 10, 0.1  # a run with an attacker takes as long as several; of the budget
+GAN_STOP = (
+    "Differential privacy for parties (guard=[Clip, Noise]) bounds what a party can draw, at a cost in "
+    "accuracy; "
+    "secure aggregation does not. Classes that several parties have are not one party's secret."
+)
+PARTY = "a party"
 MODEL, SERVER = "anyone who has the model", "the server"
 MEMBERS_STOP = (
     "Differential privacy for rows (private=…) or parties (guard=[Clip, Noise]) bounds every such attack; "
@@ -138,13 +146,45 @@ class _Audit:
         views: list[tuple[str, str | None]] = [(SERVER, None)]
         if len(self.plan.fed) > 1:
             name = self.plan.fed.parties[int(np.argmax(self.plan.fed.train.sizes.numpy()))]
-            views.append(("a party", name))
+            views.append((PARTY, name))
         for who, party in views:
             if each > LATE * self.left:
                 why = f"the budget does not suffice to repeat the run ({each:.0f} s). Raise it."
                 self.skip(who, "membership by rounds", why, None, applies=False)
             else:
                 self.attack_members("rounds", who=who, party=party)
+
+    def attack_as_participant(self) -> None:
+        """Draw a class of another party with a generator, if some party has no row of some class."""
+        each = sum(float(e.get("seconds", 0.0)) for e in self.run.history) or 1.0
+        if self.plan.fed.classes is None or len(self.plan.fed) < 2:
+            return
+        started = time.monotonic()
+        if GAN_RUNS * each > self.left or self.left < LATE * self.budget:
+            why = "the budget does not suffice to repeat the run with an attacker in it. Raise it."
+            self.skip(PARTY, "drawing of a class (GAN)", why, None, applies=False)
+            return
+        self.tell("a party draws the classes of others")
+        try:
+            found = gan(self.run, seed=self.seed, watch=self._until(GAN_SHARE))
+        except (BadData, BadParameter) as error:
+            self.skip(PARTY, "drawing of a class (GAN)", str(error), None, applies=False)
+            return
+        self.add(
+            Finding(
+                PARTY,
+                "drawing of a class (GAN)",
+                "Train a generator against the models it receives, to draw rows of a class it does not have.",
+                f"{found.recognized} of {len(found.victims)} classes resemble their own mean most (chance: "
+                f"p = "
+                f"{found.p_value:.2g}), {found.share:.0%} of drawn rows are nearest to a row of their class",
+                GAN_STOP,
+                found.share,
+                details={"limit": None, "p_value": found.p_value},
+                pictures=found.pictures(),
+            ),
+            started,
+        )
 
     # the server ---------------------------------------------------------------------------------------------
 
@@ -337,6 +377,7 @@ def _release_run(
     audit.attack_members("label")
     if _sees_updates(opened):
         audit.attack_rounds()
+        audit.attack_as_participant()
     audit.attack_answers()
     shadows = audit.shadows()
     if shadows >= FEW_SHADOWS:

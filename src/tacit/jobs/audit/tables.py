@@ -173,7 +173,7 @@ def audit_synthetic(
         else:
             if watch is not None:
                 watch(f"membership by {shadows} shadow fits of {name}")
-            options = {} if person is None else {"person": person}
+            options: dict[str, Any] = {} if person is None else {"person": person}
             evaluation.scores += attack_with_shadows(
                 generator, original, made, holdout, shadows=shadows, seed=seed, **options
             )
@@ -205,7 +205,8 @@ def _refit_once(generator: Generator, frame: DataFrame, person: str | None) -> N
     from ...synth.shadows import _refit
 
     half = frame.iloc[: max(2, len(frame) // 2)].reset_index(drop=True)
-    _refit(generator, 0).fit(half, **({} if person is None else {"person": person}))
+    options: dict[str, Any] = {} if person is None else {"person": person}
+    _refit(generator, 0).fit(half, **options)
 
 
 def _skip(why: str) -> Finding:
