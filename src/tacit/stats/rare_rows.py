@@ -9,9 +9,8 @@ are found from sums over all parties:
               indicator of each is in the span
 
 Four power sums tell whether a column has two values, and how many rows have the rarer one: kurtosis equals
-skewness² + 1 for two values, and for nothing else. What is not found: columns of three or more values that
-are nearly two (with jitter), indicators that only several numeric columns together give (x and x² of three
-values, a difference of two columns), and a column of numbers as an outcome.
+skewness² + 1 for two values, and for nothing else. Columns that are nearly so, and indicators that several
+columns give together, are found in `concentration.py`. What is not found: few events in a frequent level.
 """
 
 from __future__ import annotations
