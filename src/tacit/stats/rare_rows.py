@@ -107,8 +107,9 @@ def check_columns(owner: str, names: Sequence[str], powers: np.ndarray, rows: in
 
 
 def _refuse(owner: str, few: Sequence[str], least: int) -> None:
+    more = f" and {len(few) - 5} more" if len(few) > 5 else ""
     raise QueryRefused(
         f"{owner}: of all parties' rows, 1 to {least - 1} alone have another value in "
-        f"{', '.join(map(repr, few[:20]))}, and figures about so few are nearly theirs. Merge the level with "
-        "another, leave the column out, or set min_count=1 if they may be shown."
+        f"{', '.join(map(repr, few[:5]))}{more}, and figures about so few are nearly theirs. Merge the level "
+        "with another, leave the column out, or set min_count=1 if they may be shown."
     )

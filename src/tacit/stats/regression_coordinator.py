@@ -107,6 +107,8 @@ def _check_size(program: GlmProgram, counts: Counts, agreement: design.Agreement
     response = program.variables.response[0]
     if response in agreement.levels:
         raise BadData(f"{OWNER}: the outcome {response!r} is text. Code it as 0 and 1, or as a number.")
+    if p == 0:
+        raise BadData(f"{OWNER}: the formula {program.formula!r} has no terms and no intercept.")
     if counts.rows <= p + program._estimates_alpha:
         raise BadData(
             f"{OWNER}: {counts.rows} complete rows at all parties together, and {p} coefficients. A "
