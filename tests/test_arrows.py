@@ -97,6 +97,8 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("numpy", "pandas"),
     ),
     "tacit.report": (("tacit.files", "tacit.numbers"), ()),  # reads run directories and nothing else
+    # pages over what was written; starlette and uvicorn need the extra `ui`
+    "tacit.ui": (("tacit.report", "tacit.numbers", "tacit.files"), ("starlette",)),
     "tacit.runs": (("tacit.files",), ()),
     "tacit.results": (
         (

@@ -60,9 +60,20 @@ def test_blocks_that_share_a_name_or_a_file_are_in_one_part() -> None:
 
 
 def test_every_block_says_what_it_is() -> None:
-    """`python` runs, `console` runs its tacit commands, `text` is compared, `py` is another project's code;
-    a misspelled word would silently do nothing."""
-    known = {("python",), ("console",), ("text",), ("toml",), ("bash",), ("mermaid",), ("json",), ("py",), ()}
+    """`python` runs, `console` runs its tacit commands, `text` is compared, `py` and `java` are other
+    projects' code; a misspelled word would silently do nothing."""
+    known = {
+        ("python",),
+        ("console",),
+        ("text",),
+        ("toml",),
+        ("bash",),
+        ("mermaid",),
+        ("json",),
+        ("py",),
+        ("java",),
+        (),
+    }
     for page in PAGES:
         for b in blocks(page.read_text()):
             assert b.words in known or b.is_file, (

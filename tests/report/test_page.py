@@ -215,7 +215,7 @@ def test_a_run_that_has_only_started_still_has_a_report(tmp_path: Path) -> None:
     directory = made.run(tmp_path / "r", done=-1)
     page = page_of(directory)
     assert "FedAvg has no result yet: 0 of 20 rounds are complete." in page
-    assert Outline(page).sections() == ["verdict", "skew", "ledger", "reproduce"]
+    assert Outline(page).sections() == ["verdict", "participants", "skew", "ledger", "reproduce"]
 
 
 def test_a_diverged_run_says_so_and_draws_no_broken_chart(tmp_path: Path) -> None:
@@ -321,7 +321,15 @@ def test_regression_without_accuracy_or_label_counts_is_reported_by_its_loss(tmp
     (directory / "events.jsonl").write_text("\n".join(map(json.dumps, lines)))
     page = page_of(directory)
     assert "FedAvg reaches a loss of 0.25 after 20 rounds." in page
-    assert Outline(page).sections() == ["verdict", "curves", "skew", "card", "ledger", "reproduce"]
+    assert Outline(page).sections() == [
+        "verdict",
+        "participants",
+        "curves",
+        "skew",
+        "card",
+        "ledger",
+        "reproduce",
+    ]
 
 
 def changed(directory: Path, job: str = "", **start: Any) -> str:

@@ -43,6 +43,7 @@ MODULES: tuple[str, ...] = (
     "party",
     "owner",
     "study",
+    "ui",
 )
 
 

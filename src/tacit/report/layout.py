@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from .numbers import count
 from .records import RunRecord
 from .svg import Figure
 
+_FOLDED = re.compile("<details>.*?</details>", re.DOTALL)
 MOST_SKEWS = 4  # charts of skews that are shown at once; the rest fold away
 
 
@@ -32,9 +34,35 @@ class Page(NamedTuple):
 
 
 class Section(NamedTuple):
+    """A part of a page; one with a single chart takes half of a wide page, beside another such part."""
+
     id: str
     title: str
     body: Safe
+
+    @property
+    def is_half(self) -> bool:
+        return self.body.count("<figure>") == 1 and "<table" not in _FOLDED.sub("", self.body)
+
+    def markup(self, style: str | None = None) -> Safe:
+        return tag("section", tag("h2", self.title), self.body, id=self.id, class_=style)
+
+
+def arrange(sections: Sequence[Section]) -> list[tuple[Section, str | None]]:
+    """Return sections and their styles: halves in pairs, the second moved up to the first.
+
+    Readers of the markup meet them in the order in which they are seen.
+    """
+    rest, found = list(sections), list[tuple[Section, str | None]]()
+    while rest:
+        first = rest.pop(0)
+        second = next((s for s in rest if s.is_half), None) if first.is_half else None
+        if second is None:
+            found.append((first, "lone" if first.is_half else None))
+        else:
+            rest.remove(second)
+            found += [(first, "half"), (second, "half")]
+    return found
 
 
 def table(

@@ -11,7 +11,7 @@
     tip.style.top = Math.max(4, Math.min(event.clientY + 14, innerHeight - box.height - 4)) + "px";
   };
 
-  for (const svg of all("svg.tacit-chart")) {
+  const enhanceChart = (svg) => {
     // The page's own tooltip is faster and themed; the browser's would show a second one.
     for (const title of all("title", svg)) {
       if (title.parentNode !== svg) title.parentNode.dataset.tip = title.textContent;
@@ -61,15 +61,16 @@
         if (event.key === "Enter" || event.key === " ") { event.preventDefault(); toggle(); }
       });
     }
-  }
+  };
 
   const sortable = (cell) => {
     if (cell.dataset.sort !== undefined) return Number(cell.dataset.sort);
     const number = /^[−+-]?[\d.,]+(e-?\d+)?/.exec(cell.textContent.trim());
     return number ? Number(number[0].replace("−", "-").replaceAll(",", "")) : cell.textContent.trim();
   };
-  for (const table of all("table.sortable")) {
+  const enhanceTable = (table) => {
     all("thead th", table).forEach((head, column) => {
+      if (!head.textContent.trim()) return;
       const button = document.createElement("button");
       button.type = "button";
       button.append(...head.childNodes);
@@ -84,7 +85,7 @@
         table.tBodies[0].append(...rows.map(([, row]) => row));
       });
     });
-  }
+  };
 
   const copy = async (text) => {
     try { await navigator.clipboard.writeText(text); return true; } catch { /* not allowed here: the older way may be */ }
@@ -96,13 +97,21 @@
     area.remove();
     return done;
   };
-  for (const button of all("button.copy")) {
+  const enhanceButton = (button) => {
     button.hidden = false;
     button.addEventListener("click", async () => {
       const done = await copy(button.closest(".code").querySelector("code").textContent);
       button.textContent = done ? "Copied" : "Select and copy by hand";
       setTimeout(() => { button.textContent = "Copy"; }, 1600);
     });
-  }
+  };
+  // of the whole page, or of a part that was replaced
+  const enhance = (root) => {
+    all("svg.tacit-chart", root).forEach(enhanceChart);
+    all("table.sortable", root).forEach(enhanceTable);
+    all("button.copy", root).forEach(enhanceButton);
+  };
+  enhance(document);
+  window.tacitPage = { enhance };
   addEventListener("beforeprint", () => { tip.hidden = true; });
 })();

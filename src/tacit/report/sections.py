@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from . import clusters, figures, judging, nodes, timing, verdict
+from . import attacks, clusters, figures, judging, nodes, timing, verdict
 from .card import card
 from .layout import Page, Section, figure, folding, grid, per_skew, table, tile
 from .markup import Safe, join, plain, tag
@@ -24,6 +24,7 @@ from .numbers import (
     size,
     truncate,
 )
+from .participants import participants
 from .records import ALONE, CENTRAL, RunRecord
 from .svg import Figure
 
@@ -126,6 +127,7 @@ def _run_tiles(run: RunRecord) -> list[Safe]:
         tile("Rounds", f"{count(run.done)} of {count(run.planned)}", took),
         tile("Parties", count(len(fed.get("parties") or [])), rows),
         budget,
+        *([] if run.audit is None else [attacks.audit_tile(run.audit)]),
     ]
 
 
@@ -522,6 +524,8 @@ def notes(page: Page) -> Section | None:
 
 ALL = (
     summary,
+    attacks.section,
+    participants,
     results,
     judging.judging,
     charts("curves", "Learning curves", figures.curves),

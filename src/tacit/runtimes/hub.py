@@ -115,6 +115,7 @@ class Hub:
         self.accepted = self.refused = 0  # connections
         self.pulse = Pulse()
         self.port = 0
+        self.is_accepting = False
         self._server: Any = None
         self._watch: asyncio.Task[None] | None = None
         self._beat: asyncio.Task[None] | None = None
@@ -139,6 +140,7 @@ class Hub:
         for address in find_addresses(self.kit.listen):
             self.port = self._bind(address, credentials)
         await self._server.start()
+        self.is_accepting = True
         self._watch = asyncio.create_task(self._watch_revocations())
         self._beat = asyncio.create_task(self._keep_beating())
         log.info(
@@ -160,7 +162,7 @@ class Hub:
         return bound
 
     async def stop(self) -> None:
-        self.port = 0
+        self.is_accepting = False
         for task in (self._watch, self._beat):
             if task is not None:
                 task.cancel()
@@ -177,7 +179,7 @@ class Hub:
 
     def why_not_ready(self) -> str:
         """Return "" if parties can connect, else why they cannot."""
-        return "" if self.port else "the hub does not accept connections"
+        return "" if self.is_accepting else "the hub does not accept connections"
 
     def metrics(self) -> list[Metric]:
         """Return figures over all parties; another thread may call this."""

@@ -43,6 +43,8 @@ from ..errors import BadFrame, BadParameter, RankLost
 BEAT = 2.0  # seconds between two heartbeats
 LOST_AFTER = 60.0  # seconds without a heartbeat: 30 missed ones, which a busy machine does not miss
 MEET = timedelta(seconds=300)  # to wait for all ranks to start: the slowest may still be reading its data
+# to wait until peers have read why this rank stops: closing a connection drops what was not read yet
+STOP_READ_WITHIN = 30.0
 FOREVER = timedelta(days=365)  # of one receive: a leader may evaluate for hours, and heartbeats notice deaths
 ALIGN = 16  # bytes: the start of every tensor in a frame
 
@@ -328,6 +330,8 @@ class RankGroup:
                 frame = decode_frame(data)
                 kind = frame.kind
                 self.inbox[q].put(frame)
+            if kind in ("stop", "error"):
+                self.store.set(f"read/{q}/{self.rank}", "1")
         except BaseException as error:  # told to whoever waits
             self.inbox[q].put(error)
 
@@ -369,15 +373,24 @@ class RankGroup:
         return RankLost(f"{self.name(q)} stopped: its connection was closed ({why:.120}).")
 
     def stop(self, error: BaseException) -> None:
-        """Tell all peers why this rank stops; those that are gone cannot be told."""
+        """Tell all peers why this rank stops, and wait until they have read it; some may be gone."""
         text = str(error) if isinstance(error, RankLost) else f"{self.name(self.rank)} stopped: "
         if not isinstance(error, RankLost):
             text += f"{type(error).__name__}: {error}"
+        unread = []
         for q in self.peers:
             try:
                 self.send(q, "stop" if self.leads else "error", {"text": text})
+                unread.append(f"read/{self.rank}/{q}")
             except RankLost:
                 continue
+        until = time.monotonic() + STOP_READ_WITHIN
+        try:
+            while unread and time.monotonic() < until:
+                unread = [key for key in unread if not self.store.check([key])]
+                time.sleep(0.01)
+        except RuntimeError:
+            return  # the store ended with rank 0
 
     def close(self) -> None:
         """End a job after the last frame of every peer."""

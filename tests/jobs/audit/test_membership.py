@@ -98,13 +98,15 @@ def test_a_shadow_in_the_stack_equals_the_run_alone(overfitted, lira):
     p = overfitted.origin
     pool = _pool_of_rows(p, None, None, 40, np.random.default_rng(0))
     halves = split_halves(80, 2, np.random.default_rng(1))
-    made, inside = _federation(pool, halves[0])
+    units = (pool, torch.cat(pool.units), [1] * 80)
+    made, inside = _federation(*units, halves[0], False)
     held = set(made.train.index.tolist())
     assert {int(u) for u, i in zip(pool.units, inside) if i} <= held
     assert not {int(u) for u, i in zip(pool.units, inside) if not i} & held
     assert len(held) == len(p.fed.train.index)
     plans = [
-        dataclasses.replace(p, fed=_federation(pool, h)[0], rounds=2, seed=s) for s, h in enumerate(halves)
+        dataclasses.replace(p, fed=_federation(*units, h, False)[0], rounds=2, seed=s)
+        for s, h in enumerate(halves)
     ]
     stacked = train_side_by_side(plans, [None, None])
     alone = train_side_by_side(plans[1:], [None])[0]

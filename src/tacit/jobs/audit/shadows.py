@@ -48,27 +48,22 @@ def split_halves(units: int, shadows: int, rng: np.random.Generator) -> np.ndarr
     return inside
 
 
-def train_shadows(
-    p: Plan,
-    rounds: int,
-    pool: Pool,
-    shadows: int,
-    rng: np.random.Generator,
-    watch: Callable[[int, int], None] | None = None,
-) -> tuple[list[nn.Module], np.ndarray]:
-    """Train the run's plan on random halves of the pool; return the models, and [S, N] who was in which."""
+def plan_shadows(
+    p: Plan, rounds: int, pool: Pool, shadows: int, rng: np.random.Generator
+) -> tuple[list[Plan], np.ndarray]:
+    """The run's plan on random halves of the pool; and [S, N] who is in which."""
     inside = split_halves(len(pool.units), shadows, rng)
-    plans = []
+    plans, flat, sizes = [], torch.cat(pool.units), [len(u) for u in pool.units]
+    noisy = any(isinstance(s, Noise) for s in p.guard)  # a budget is divided between rounds and evaluations
     for s in range(shadows):
-        fed, inside[s] = _federation(pool, inside[s])
+        fed, inside[s] = _federation(pool, flat, sizes, inside[s], noisy)
         plans.append(
             dataclasses.replace(
                 p,
                 fed=fed,
                 seed=p.seed + 1 + s,
                 rounds=rounds,
-                # noise is divided between rounds and evaluations
-                evaluate_every=p.evaluate_every if any(isinstance(s, Noise) for s in p.guard) else 0,
+                evaluate_every=p.evaluate_every if noisy else 0,
                 patience=None,
                 callbacks=(),
                 landscape=False,
@@ -82,6 +77,19 @@ def train_shadows(
                 label=f"shadow {s}",
             )
         )
+    return plans, inside
+
+
+def train_shadows(
+    p: Plan,
+    rounds: int,
+    pool: Pool,
+    shadows: int,
+    rng: np.random.Generator,
+    watch: Callable[[int, int], None] | None = None,
+) -> tuple[list[nn.Module], np.ndarray]:
+    """Train the run's plan on random halves of the pool; return the models, and [S, N] who was in which."""
+    plans, inside = plan_shadows(p, rounds, pool, shadows, rng)
     models: dict[int, nn.Module] = {}
     alone = p.pace is not None or p.topology is not None or p.private is not None
     groups = [[s] for s in range(shadows)] if alone else group_into_stacks(plans)
@@ -93,8 +101,28 @@ def train_shadows(
     return [models[s] for s in range(shadows)], inside
 
 
-def _federation(pool: Pool, inside: np.ndarray) -> tuple[Federation, np.ndarray]:
-    """The federation of one shadow, and the units that are really in it."""
+@dataclasses.dataclass(frozen=True, repr=False)
+class _ShadowFederation(Federation):
+    """The rows that one shadow trains on, among those of all shadows, which nobody holds."""
+
+    def summary(self) -> dict[str, Any]:
+        """No statistics: nobody reads the record of a shadow, and its rows may be many."""
+        return self.outline()
+
+    @property
+    def owner(self) -> Tensor:
+        owner = torch.zeros(len(self.rows.y), dtype=torch.int64)
+        owner[self.train.index] = self.train.owner
+        return owner
+
+
+def _federation(
+    pool: Pool, flat: Tensor, sizes: list[int], inside: np.ndarray, noisy: bool
+) -> tuple[Federation, np.ndarray]:
+    """The federation of one shadow, and the units that are really in it.
+
+    Its other rows are held out if the run is `noisy`, so that its evaluations cost what those of the run do.
+    """
     fed = pool.fed
     if pool.owner[0] < 0:  # units are parties
         chosen = np.flatnonzero(inside)
@@ -107,27 +135,28 @@ def _federation(pool: Pool, inside: np.ndarray) -> tuple[Federation, np.ndarray]
             mine = np.flatnonzero(pool.owner == k)
             if not len(rows) and len(mine) and not inside[mine].any():
                 inside[mine[0]] = True  # a party without rows cannot train
-            lists.append(torch.cat([rows, *(pool.units[i] for i in mine if inside[i])]))
+            chosen = np.repeat(inside & (pool.owner == k), sizes)
+            lists.append(torch.cat([rows, flat[torch.from_numpy(chosen)]]))
         kept = [k for k, rows in enumerate(lists) if len(rows)]
         names, lists = tuple(names[k] for k in kept), [lists[k] for k in kept]
-    rest = torch.ones(len(fed.rows.y), dtype=torch.bool)
+    values = {f.name: getattr(fed, f.name) for f in dataclasses.fields(fed)}
+    nobody = torch.empty(0, dtype=torch.int64)
+    rest = torch.full((len(fed.rows.y),), noisy)
     rest[torch.cat(lists)] = False
-    held = torch.nonzero(rest)[:, 0]  # every row of a federation is somebody's
-    made = dataclasses.replace(
-        fed,
-        train=Holdings.from_lists(lists),
-        held=Holdings.from_lists([held, *([torch.empty(0, dtype=torch.int64)] * (len(lists) - 1))]),
-        parties=names,
-    )
+    train = Holdings.from_lists(lists)
+    held = Holdings.from_lists([torch.nonzero(rest)[:, 0], *([nobody] * (len(lists) - 1))])
+    made = _ShadowFederation(**values | {"train": train, "held": held, "parties": tuple(names)})
     return made, inside
 
 
 @torch.no_grad()
 def outputs(model: nn.Module, x: Tensor) -> Tensor:
-    """The model's outputs on the CPU, in evaluation mode."""
-    device = next(model.parameters()).device
-    model.eval()
-    return torch.cat([model(part.to(device)).float().cpu() for part in x.split(AT_ONCE)])
+    """The model's outputs on the CPU, in evaluation mode; computed where the rows are."""
+    before = next(model.parameters()).device
+    model.to(x.device).eval()
+    found = torch.cat([model(part).float().cpu() for part in x.split(AT_ONCE)])
+    model.to(before)
+    return found
 
 
 def train_by(

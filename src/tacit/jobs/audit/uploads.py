@@ -62,7 +62,7 @@ def observe(p: Plan, module: nn.Module, rows: Rows) -> View:
     alone = not any(s.hides for s in p.guard)
     plan = _with_victim(p, rows, alone)
     task = make_task(plan)
-    start = _start(task, module)
+    start = start_at(task, module)
     caught: list[tuple[np.ndarray, Tensor, State]] = []
     cohort = Cohort(
         task, [start], [dataclasses.replace(plan.run(), choose=lambda _: np.arange(len(plan.fed)))]
@@ -106,13 +106,19 @@ def observe(p: Plan, module: nn.Module, rows: Rows) -> View:
     )
 
 
+def takes_gradient_steps(p: Plan) -> bool:
+    """Whether clients send the result of gradient steps, of any optimizer."""
+    return p.algorithm.solver is not None and p.algorithm.takes_steps
+
+
+def sends_sgd_steps(p: Plan) -> bool:
+    """Whether clients send the result of plain SGD steps, which can be turned into gradients."""
+    return takes_gradient_steps(p) and type(p.algorithm.solver).__name__ == "SGD"
+
+
 def _settings(p: Plan) -> tuple[float, int]:
     """The learning rate and the passes over the rows, of algorithms whose clients take plain SGD steps."""
-    if (
-        p.algorithm.solver is None
-        or type(p.algorithm.solver).__name__ != "SGD"
-        or not p.algorithm.takes_steps
-    ):
+    if not sends_sgd_steps(p):
         raise BadParameter(
             f"invert: clients of {type(p.algorithm).__name__} do not send the result of SGD steps. Give a "
             "model and an update instead."
@@ -161,7 +167,8 @@ def _with_victim(p: Plan, rows: Rows, alone: bool) -> Plan:
     )
 
 
-def _start(task: Task, module: nn.Module) -> State:
+def start_at(task: Task, module: nn.Module) -> State:
+    """The server's state with the weights of a module."""
     start = task.initial()
     values = dict(module.named_parameters())
     start["w"] = torch.cat([values[s.name].detach().reshape(-1).float() for s in task.parameters]).to(

@@ -415,6 +415,7 @@ def _run(runs: Runs, state: Path | None, store: Store, race: _Race, say: Callabl
         saved = started = time.monotonic()
         stack, start = _Stack.load(state, runs)
         store.begin()
+        store.add({"kind": "begun", "cells": [c.id for c, _ in runs]})
         say(
             first.label
             + (f" and {len(runs) - 1} more" if len(runs) > 1 else "")

@@ -59,7 +59,20 @@ class Store:
             if not self.note.exists():
                 write_atomic(
                     self.note,
-                    json.dumps({"study": s.name, "quick": s.quick, "digest": s.digest, "tacit": __version__}),
+                    json.dumps(
+                        {
+                            "study": s.name,
+                            "quick": s.quick,
+                            "digest": s.digest,
+                            "tacit": __version__,
+                            "runs": len(s.cells),
+                            # for those who watch: what is not done yet is in no other file
+                            "cells": [
+                                {"id": c.id, "table": c.table, "row": c.row, "column": c.column}
+                                for c in s.cells
+                            ],
+                        }
+                    ),
                 )
 
     @contextmanager
