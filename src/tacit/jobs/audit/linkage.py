@@ -14,7 +14,8 @@ or by a column `key` that all three tables have.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 MOST = 5_000  # people, and published rows, that are attacked
+NUMBER = r"\s*(-?(?:\d+\.?\d*|\.\d+|inf))\s*"
+RANGE = re.compile(rf"([\[(]){NUMBER},{NUMBER}([\])])")  # as tacit.anonymize spells ranges
 BLOCK = 2**24  # cells compared at once
 
 
@@ -191,6 +194,9 @@ class _Fits:
             source = known.get(c)
             hierarchy = None if source is None else as_hierarchy(source, c, encode_used(people[c])[1])
             column = compare_column(people, table, c, None, hierarchy, None)
+            for i, word in enumerate(column.words):
+                if i not in column.covers and (inside := _read_range(word)) is not None:
+                    column.covers[i] = np.flatnonzero([inside(v) for v in column.values])
             unknown = [w for i, w in enumerate(column.words) if i not in column.covers]
             if hierarchy is None:
                 # a value of somebody who is not in the background table
@@ -221,6 +227,23 @@ class _Fits:
         return np.asarray(found)
 
 
+def _read_range(word: str) -> Callable[[str], bool] | None:
+    """Whether a value is in a range that a word spells out, such as [20, 30); None if it does not."""
+    found = RANGE.fullmatch(word)
+    if found is None:
+        return None
+    low, high = float(found[2]), float(found[3])
+
+    def inside(value: str) -> bool:
+        try:
+            x = float(value)
+        except ValueError:
+            return False
+        return (x > low or (x == low and found[1] == "[")) and (x < high or (x == high and found[4] == "]"))
+
+    return inside
+
+
 def _is_group(word: str) -> bool:
     """Whether a word looks like a group of values, such as 20-29, [20, 30), 1305* or {a, b}."""
     body = word.lstrip("-")
@@ -248,6 +271,14 @@ def _people_of(original: DataFrame, people: DataFrame, is_same: bool, key: str |
     if is_same:
         return np.arange(len(original))
     if key is None:
+        import pandas as pd
+
+        if isinstance(people.index, pd.RangeIndex) and len(people) != len(original):
+            raise BadParameter(
+                "linkage: the background table's rows are numbered, which does not tell who is who. Name a "
+                "column of "
+                "both tables with key=."
+            )
         if not (original.index.is_unique and people.index.is_unique):
             raise BadParameter("linkage: row labels repeat. Name the column that tells who is who with key=.")
         return people.index.get_indexer(original.index)
