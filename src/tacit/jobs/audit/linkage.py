@@ -159,7 +159,14 @@ def linkage(
     prosecutor, disclosed = _prosecute(
         fits, targets, sits if row_of is not None else None, table, sensitive, rng
     )
-    marketer, fewest = _market(fits, rows, owner, rng)
+    if owner is None:  # a row is of one of the originals that fit it: how many of them the attacker knows
+        sources = _Fits(original, table, quasi, known)
+        crowds = np.concatenate([sources.of_rows(part).sum(1) for part in _blocks(rows, len(original))])
+        is_original = np.zeros(len(people), dtype=bool)
+        is_original[person_of[person_of >= 0]] = True
+    else:
+        crowds, is_original = np.ones(len(rows)), np.ones(len(people), dtype=bool)
+    marketer, fewest = _market(fits, rows, owner, crowds, is_original, rng)
     exposure = measure_exposure(table, quasi, sensitive)
     notes = [] if background is not None else ["the background table is the original itself: the worst case"]
     if row_of is None:
@@ -273,7 +280,7 @@ def _people_of(original: DataFrame, people: DataFrame, is_same: bool, key: str |
     if key is None:
         import pandas as pd
 
-        if isinstance(people.index, pd.RangeIndex) and len(people) != len(original):
+        if people.index.equals(pd.RangeIndex(len(people))) and len(people) != len(original):
             raise BadParameter(
                 "linkage: the background table's rows are numbered, which does not tell who is who. Name a "
                 "column of "
@@ -324,9 +331,17 @@ def _prosecute(
 
 
 def _market(
-    fits: _Fits, rows: np.ndarray, owner: np.ndarray | None, rng: np.random.Generator
+    fits: _Fits,
+    rows: np.ndarray,
+    owner: np.ndarray | None,
+    crowds: np.ndarray,
+    is_original: np.ndarray,
+    rng: np.random.Generator,
 ) -> tuple[Matching, Matching]:
-    """Name somebody for each published row; and for those alone that the fewest people fit."""
+    """Name somebody for each published row; and for those alone that the fewest people fit.
+
+    Without `owner`, `crowds` are the originals that fit each row, one of whom it is.
+    """
     sizes = np.zeros(len(rows), dtype=np.int64)
     is_right, chance = np.zeros(len(rows), dtype=bool), np.zeros(len(rows))
     at = 0
@@ -335,7 +350,8 @@ def _market(
             found = np.flatnonzero(fit)
             sizes[at] = len(found)
             if len(found) and owner is None:
-                chance[at] = 1 / len(found)
+                # P(its person is known) · P(she is the one who is named)
+                chance[at] = is_original[found].sum() / max(crowds[at], 1) / len(found)
             elif len(found) and owner is not None:
                 is_right[at] = rng.choice(found) == owner[row]
                 chance[at] = (owner[row] >= 0 and fit[owner[row]]) / len(found)
