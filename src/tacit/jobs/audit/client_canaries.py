@@ -102,8 +102,10 @@ def client_canaries(
         return _losses(m, blank, labels) - _losses(m, canaries, labels)
 
     scores, origin = gain(model), getattr(result, "origin", None)
-    if start is not None or isinstance(origin, Plan):
-        scores = scores - gain(module_at_start(origin) if start is None else start(mixed))
+    if start is not None:
+        scores = scores - gain(start(mixed))
+    elif isinstance(origin, Plan):
+        scores = scores - gain(module_at_start(origin))
     return from_scores(scores, included, claimed=claimed, delta=delta, confidence=confidence)
 
 
@@ -128,7 +130,7 @@ def _mix(
     held = [fed.held.of(k) for k in range(len(fed))] + [nobody] * len(y)
     return replace(
         fed,
-        rows=Rows(torch.cat([wide.x, rows]), torch.cat([wide.y, y])),
+        rows=Rows(torch.cat([wide.matrix("client_canaries"), rows]), torch.cat([wide.y, y])),
         train=Holdings.from_lists(lists),
         held=Holdings.from_lists(held),
         test=widen(fed.test),
