@@ -135,6 +135,7 @@ def tally_party(chunks: Chunks, y: Tensor, rules: Rules, subgroups: Subgroups | 
     if rules.own is None:
         return _as_sent(tally_chunks(chunks, y, rules, subgroups, codes), rules, subgroups)
     own = rules.begin_own()
+    assert own is not None
     tally = tally_chunks(_measured(chunks, y, own), y, rules, subgroups, codes)
     return _as_sent(tally._replace(own=own.sums()), rules, subgroups)
 
@@ -379,8 +380,8 @@ def gather(
     tally, own = total, None
     if len(test.y):
         chunks: Chunks = task.predict_in_chunks(w, test.x.to(w.device), buffers)
-        if rules.own is not None:
-            own = rules.begin_own()
+        own = rules.begin_own()
+        if own is not None:
             chunks = _measured(chunks, test.y, own)
         codes = torch.zeros(0) if subgroups is None else subgroups.test
         tally = tally_chunks(chunks, test.y, rules, subgroups, codes)
