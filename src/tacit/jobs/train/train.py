@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,6 +19,7 @@ from ...algorithms import FedLBFGSCV
 from ...algorithms.types import State
 from ...callbacks import Stop
 from ...config import conflicts
+from ...config.audit import keep_terms, read_terms
 from ...config.signature import with_options
 from ...config.train import OPTIONS, loss_name
 from ...data.federation import Federation
@@ -83,6 +84,7 @@ def train(
     resume: bool | str | Path | Result = False,
     data_job: dict[str, Any] | None = None,
     watch: Callable[[Event], None] | None = None,
+    release: str | Mapping[str, Any] | None = None,
     **options: Unpack[TrainOptions],
 ) -> Result:
     """Train one model across the parties of a federation.
@@ -95,8 +97,12 @@ def train(
 
     A guard that hides updates leaves only metrics of all parties together. With `pace`, a round is a new
     version of the model; with `speed`, every round has a time on a virtual clock.
+
+    release="audited" attacks the run when it has ended (`tacit.audit.release`; a mapping with name="audited"
+    sets `budget` and limits). What was found is `result.audited`; a model that did not pass is not exported.
     """
     p = make_plan(fed, **options)
+    terms = None if release is None else read_terms(release, "train")
     if isinstance(resume, Result):
         if resume.directory is None:
             raise bad(
@@ -113,7 +119,21 @@ def train(
         raise bad("train", "out", out, "the directory of the run to resume", "Or leave out resume.")
     if resume:
         conflicts.check_resume(p)
-    return train_side_by_side([p], [out], resume=resume, data_jobs=[data_job], watch=watch)[0]
+    if terms is None:
+        return train_side_by_side([p], [out], resume=resume, data_jobs=[data_job], watch=watch)[0]
+    kept = terms
+
+    def begin(event: Event) -> None:
+        if out is not None and event["kind"] == "start":
+            keep_terms(Path(out), kept)  # a run that is killed before its audit is not released either
+        if watch is not None:
+            watch(event)
+
+    run = train_side_by_side([p], [out], resume=resume, data_jobs=[data_job], watch=begin)[0]
+    from ..audit.release import audit_result
+
+    run.audited = audit_result(run, terms)
+    return run
 
 
 def train_side_by_side(
