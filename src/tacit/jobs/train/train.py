@@ -50,7 +50,13 @@ from ..devices import placed
 from . import guards, paced, ranked
 from .own_loop import own_names
 from .plan import Plan, make_plan, prepare_stack
-from .preparing import record_label_counts, record_sums, simulated_program
+from .preparing import (
+    ENCODED,
+    has_exact_statistics,
+    record_label_counts,
+    record_sums,
+    simulated_program,
+)
 from .resuming import (
     check_extension,
     check_same_inputs,
@@ -68,10 +74,6 @@ if TYPE_CHECKING:
 
 # with more parties than this, each party's accuracy is kept for the last round only, to save memory
 EACH = 1000
-ENCODED = (
-    "ε does not cover the statistics by which the table was encoded, which are exact. Give fit_epsilon, "
-    "declare mean and std (fit=data.Recipe(…)), or use fit='none' if that matters."
-)
 # entries of an evaluation that are kept for the model of the run only
 DETAILS = ("confusion", "calibration", "curve", "subgroups")
 
@@ -653,7 +655,7 @@ class _Training:
             ledger.spend(Spend(**p.fed.spent))
         if account is not None and account.spent:
             ledger.spend(guards.spend(p, self.trainer.guards[i], account, last))
-        if ledger.spent and _has_exact_statistics(p):
+        if ledger.spent and has_exact_statistics(p):
             ledger.stamp(ENCODED)
         if p.insecure_seed is not None:
             ledger.stamp(NOT_PRIVATE)
@@ -675,19 +677,6 @@ def _with_results(error: Exception, results: list[Result]) -> Exception:
     more = "" if where is None else f" Resume it with out={str(where)!r}, resume=True."
     error.add_note(f"training ended after round {last}; the model so far is error.result.model.{more}")
     return error
-
-
-def _has_exact_statistics(p: Plan) -> bool:
-    """Whether rows of a table were encoded by statistics of theirs that no ε of the ledger covers."""
-    if p.fed.spent is not None:
-        return False
-    if p.fed.pipeline is not None and p.fed.pipeline.recipe.fill is not None:  # federated
-        return True
-    table = None if p.fed.source is None else p.fed.source.table
-    if table is None or table.recipe.is_fitted:
-        return False
-    # noise that hides a whole party also hides what it computes for itself
-    return table.recipe.fit == "pooled" or (table.recipe.fit == "party" and p.private is not None)
 
 
 def _describe_preset(p: Plan) -> list[str]:
