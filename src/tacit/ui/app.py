@@ -142,7 +142,7 @@ class Pages:
         root = request.scope["tacit_root"]
         mark = await asyncio.to_thread(self.list_mark)
         made = await asyncio.to_thread(self.list_parts, root)
-        return self.page(request, "Runs", runs_page.body(root, str(self.runs.resolve()), made), "Runs", mark)
+        return self.page(request, "Runs", runs_page.body(root, str(self.runs), made), "Runs", mark)
 
     async def runs_live(self, request: Request) -> Response:
         root = request.scope["tacit_root"]
