@@ -19,7 +19,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import (
     BYTECODE_SUFFIXES,
@@ -121,6 +121,21 @@ class Approved:
         if found is None:
             raise BadJob(f"{file} has no {qualname!r}.")
         return found
+
+
+@dataclass(frozen=True)
+class OwnLoss:
+    """A loss that is code which every party has and approves: `package.module:function`, and its digest."""
+
+    name: str
+    digest: str
+    function: Callable[[Any, Any], Any] = field(compare=False, repr=False)
+
+    def __call__(self, out: Any, y: Any) -> Any:
+        return self.function(out, y)
+
+    def as_table(self) -> dict[str, str]:
+        return {"name": self.name, "digest": self.digest}
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,17 @@ def check_unused(directory: str | Path, marker: str = "events.jsonl") -> Path:
         raise BadRun(f"{path} already contains a run. {resume} another directory.")
     if path.exists() and not path.is_dir():
         raise BadRun(f"{path} is a file; a run needs a directory. Choose another one.")
+    check_overwrites(path)
     return path
+
+
+def check_overwrites(directory: Path) -> None:
+    """Raise BadRun if a directory without a run has files named like a run's: they may be the user's."""
+    if found := [name for name in WRITTEN if (directory / name).exists()]:
+        raise BadRun(
+            f"{directory} has {', '.join(found)}, which a run there would overwrite. Choose another "
+            "directory."
+        )
 
 
 def check_empty(directory: str | Path) -> Path:
@@ -74,6 +84,8 @@ def is_resumable(directory: Path) -> bool:
     return (directory / "events.jsonl").exists() and not is_python_job(job)
 
 
+# what a run writes beside its events, state and ledger
+WRITTEN = ("job.toml", "model.safetensors", "pipeline.json", "report.html", "card.md")
 MODEL = "model.safetensors"  # the trained model; the state is for resuming only
 RESTART_HINT = (
     "It was modified or damaged after it was written. Restore it from a copy, or restart the run in another "

@@ -259,6 +259,28 @@ def test_the_compiled_search_equals_that_of_numpy(rules, monotone):
         assert np.array_equal(ours, theirs)
 
 
+def test_the_compiled_search_equals_that_of_numpy_with_many_levels():
+    """More levels than a set may have, some of them in no row; `other` is in some nodes only."""
+    rng = np.random.default_rng(5)
+    bins = Bins((Feature("n", (0.5, 1.5)), Feature("c", levels=tuple(f"{k:03d}" for k in range(200)))))
+    codes = np.stack([rng.integers(0, 4, 900), rng.integers(0, 202, 900)], axis=1).astype(np.uint8)
+    g, h = rng.integers(-8, 9, 900), rng.integers(0, 5, 900)
+    node = rng.integers(0, 3, 900).astype(np.int32)
+    codes[(node == 1) & (codes[:, 1] >= 200), 1] = 3
+    slots, shape = np.arange(3, dtype=np.int32), (3, bins.cells)
+    hist = kernels.histograms(codes, node, slots, np.ones(900, bool), g, h, bins.offsets, shape)
+    total = hist[:, : int(bins.widths[0]) + 1].sum(axis=1)
+    rules = SplitRules(min_child_weight=0.9)
+    both = [
+        search(hist, total, bins, rules, (1.0, 4.0), None, None, None, None)
+        for search in (_search_compiled, search_numpy)
+    ]
+    for ours, theirs in zip(*both):
+        assert np.array_equal(ours, theirs)
+    for chosen in both[0][4]:
+        assert 0 < min(chosen[:200].sum(), (~chosen[:200]).sum()) <= 63
+
+
 def test_a_gain_below_gamma_is_no_split():
     codes, g, h = rows_of(120)
     hist = histogram(codes, g, h)

@@ -204,6 +204,15 @@ def test_small_cells_are_merged_with_the_largest() -> None:
     assert counts.tolist() == [38, 12]  # c and the missing ones are with a
 
 
+def test_unseen_levels_are_not_the_largest_level() -> None:
+    """Where rare levels were merged with the largest, unseen ones are too; otherwise they are none of them."""
+    frame = pd.DataFrame({"town": ["a"] * 30 + ["b"] * 12})
+    new = pd.DataFrame({"town": ["a", "b", "new", None]})
+    assert OwnBins.fit(frame, [], 8, 10, "shop").encode(new)[:, 0].tolist() == [0, 1, 2, 0]
+    rare = pd.concat([frame, pd.DataFrame({"town": ["c"] * 3})])
+    assert OwnBins.fit(rare, [], 8, 10, "shop").encode(new)[:, 0].tolist() == [0, 1, 0, 0]
+
+
 def test_a_split_that_is_not_one_of_the_columns_is_refused() -> None:
     frame = people()
     bins = OwnBins.fit(frame[["age", "plan"]], [], 8, 10, "bank").bins

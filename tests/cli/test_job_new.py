@@ -14,6 +14,7 @@ import tacit
 from tacit import data
 from tacit.config import job
 from tacit.data.findings import find_date_format, inspect_table
+from tacit.data.misspellings import is_misspelled
 from tacit.errors import BadData
 from tacit.jobs.draft import draft_job
 from tacit.jobs.train.party_rows import read_party_table, read_rows
@@ -354,3 +355,70 @@ def test_similar_words_of_similar_frequency_are_no_typos():
     assert "'denmark ' for 'Denmark'" in texts["typos", "land"]
     assert "'Denmarc' for 'Denmark'" in texts["typos", "land"]
     assert "Iceland" not in texts["typos", "land"]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant", "is_typo"),
+    [
+        ("verifed", "verified", True),
+        ("femal", "female", True),
+        ("cardiolgoy", "cardiology", True),  # neighbors are swapped: one edit
+        ("verrifeid", "verified", True),  # two edits of a long word
+        ("residential high", "residential low", False),
+        ("unfinished", "finished", False),
+        ("half unf", "half fin", False),
+        ("male", "female", False),
+        ("fusep", "fusea", False),
+        ("ward 12", "ward 13", False),
+    ],
+)
+def test_a_typo_is_a_letter_or_two_and_not_another_word(written, meant, is_typo):
+    assert is_misspelled(written, meant) == is_typo
+
+
+def test_spellings_that_differ_in_case_are_named_however_frequent_they_are():
+    frame = pd.DataFrame({"air": ["Y"] * 200 + ["y"] * 90 + ["N"] * 60, "x": range(350), "y": [0, 1] * 175})
+    texts, _ = findings(frame, "y")
+    assert texts["typos", "air"].startswith("'air' has probable typos: 'y' for 'Y'.")
+
+
+def test_names_and_addresses_of_people_are_no_features():
+    rng = np.random.default_rng(0)
+    names = {c: rng.choice([f"v{k}" for k in range(60)], 400) for c in ("first_name", "e-mail", "Surname")}
+    names |= {
+        "hospital_name": rng.choice(["north", "south"], 400),
+        "street_type": rng.choice(["a", "b"], 400),
+    }
+    texts, found = findings(pd.DataFrame({**names, "y": rng.choice(["no", "yes"], 400)}), "y")
+    assert {column for problem, column in texts if problem == "identifier"} == {
+        "first_name",
+        "e-mail",
+        "Surname",
+    }
+    assert set(found["drop"]) == {"first_name", "e-mail", "Surname"}
+
+
+def test_a_column_that_tells_one_of_three_classes_is_a_leakage_suspect():
+    """Before, three classes were compared as the numbers 0, 1 and 2, or by accuracy, where one had 90%."""
+    rng = np.random.default_rng(0)
+    result = rng.choice(["invalid", "negative", "positive"], 3000, p=[0.03, 0.92, 0.05])
+    frame = pd.DataFrame({"result": result, "age": rng.integers(0, 90, 3000)})
+    frame["cycles"] = np.where(result == "positive", rng.uniform(15, 44, 3000).round(1), 45.0)
+    frame["isolated"] = np.where(result == "positive", "yes", "no")
+    frame["ward"] = rng.choice([f"w{k}" for k in range(400)], 3000)  # levels of a few rows tell nothing
+    texts, _ = findings(frame, "result")
+    assert {column for problem, column in texts if problem == "leakage"} == {"cycles", "isolated"}
+    assert (
+        "'cycles' alone predicts the 'result' 'positive' with an AUC of 1.000" in texts["leakage", "cycles"]
+    )
+
+
+def test_dates_in_several_forms_are_read_and_named():
+    iso = pd.Series(["2020-03-01", "2.3.2020", "2020-3-14"] * 20)
+    slashed = pd.Series(["03/14/2020", "2020-03-01", "03/02/2020"] * 20)
+    unclear = pd.Series(["03/04/2020", "2020-03-01"] * 30)
+    frame = pd.DataFrame({"a": iso, "b": slashed, "c": unclear, "y": ["no", "yes"] * 30})
+    texts, found = findings(frame, "y")
+    assert "Some are written like 2015-03-01 and some like 1.3.2015; both are read." in texts["date", "a"]
+    assert found["date_formats"] == {"b": "%m/%d/%Y | %Y-%m-%d"}
+    assert found["drop"] == ["c"]

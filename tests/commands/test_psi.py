@@ -79,8 +79,8 @@ def test_real_parties_through_a_hub_get_the_same_people_in_the_same_order(kits: 
         assert (told[0]["sum"], told[0]["shared"]) == (210, 3)
         assert (told[1]["sum"], told[1]["shared"]) == (None, 3)
         assert told[0]["notes"] == [
-            "a.csv, column 'patient_id': 1 of 6 ids are missing (empty; row 4); these rows are left out.",
-            "a.csv, column 'patient_id': 1 of 6 rows have the id of an earlier row (row 5); the "
+            "a.csv, column 'patient_id': 1 of 6 ids are missing (empty; row 5); these rows are left out.",
+            "a.csv, column 'patient_id': 1 of 6 rows have the id of an earlier row (row 6); the "
             "first row of each id is used.",
         ]
 
@@ -149,7 +149,7 @@ def test_two_local_files(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (["--try", "b.csv", "--reveal", "sum"], "values is 'None'; it must be given with reveal='sum'"),
         (
             ["--try", "b-sum.csv", "--reveal", "sum", "--values", "patient_id"],
-            "row 0 has 'B-2'; the sum is exact, so it must be an integer",
+            "row 1 (line 2 of a CSV file) has 'B-2'; the sum is exact, so it must be an integer",
         ),
         (
             ["--try", "b.csv", "--policy", "none.toml"],

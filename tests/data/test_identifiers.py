@@ -65,8 +65,8 @@ def test_duplicates_missing_ids_and_mixed_kinds_are_reported() -> None:
     assert found.rows.tolist() == [0, 4, 7]
     assert found.total == 8
     assert found.notes == (
-        "column 'id': 3 of 8 ids are missing (empty; rows 2, 3, 6); these rows are left out.",
-        "column 'id': 2 of 8 rows have the id of an earlier row (rows 1, 5); the first row "
+        "column 'id': 3 of 8 ids are missing (empty; rows 3, 4, 7); these rows are left out.",
+        "column 'id': 2 of 8 rows have the id of an earlier row (rows 2, 6); the first row "
         "of each id is used.",
         "column 'id': text and integers are mixed; integers are compared by their digits, so 7 is "
         "'7' and not '007'.",
@@ -90,17 +90,17 @@ def test_null_tokens_are_not_ids(ids: list[object]) -> None:
     found = identify(["a", *ids, "b"])
     assert found.rows.tolist() == [0, 3]
     assert "2 of 4 ids are missing (" in found.notes[0]
-    assert "rows 1, 2); these rows are left out." in found.notes[0]
+    assert "rows 2, 3); these rows are left out." in found.notes[0]
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (1.5, "row 1 has 1.5, a float; an id must be text or an integer. Read the column as text"),
-        (7.0, "row 1 has 7.0, a float"),
-        (True, "row 1 has True, a bool"),
-        (b"x", "row 1 has b'x', a bytes"),
-        ([1], "row 1 has \\[1\\], a list"),
+        (1.5, "row 2 has 1.5, a float; an id must be text or an integer. Read the column as text"),
+        (7.0, "row 2 has 7.0, a float"),
+        (True, "row 2 has True, a bool"),
+        (b"x", "row 2 has b'x', a bytes"),
+        ([1], "row 2 has \\[1\\], a list"),
         (pd.Timestamp("2020-01-01"), "a Timestamp"),
     ],
 )

@@ -9,6 +9,7 @@ import torch
 
 from tacit import data
 from tacit.config import job
+from tacit.data.cells import to_moments
 from tacit.data.conformance import check_dataset, check_federation
 from tacit.data.people import _hold_out_shared, hold_out_people
 from tacit.data.recipe import Recipe
@@ -98,6 +99,40 @@ def test_a_date_that_can_be_read_in_two_ways_must_be_declared():
         BadData, match=r"dates\['d'\] is \('century',\); it must be a list of different parts"
     ):
         Recipe(dates={"d": ("century",)}).check()
+
+
+def test_dates_of_a_column_may_have_several_forms():
+    mixed = pd.Series(["2020-03-14", "2.3.2020", None, "2020-01-05"])
+    days = [None if pd.isna(d) else f"{d:%Y-%m-%d}" for d in to_moments("d", mixed)]
+    assert [d for d in days if isinstance(d, str)] == ["2020-03-14", "2020-03-02", "2020-01-05"]
+    declared = to_moments("d", pd.Series(["03/14/2020", "2020-02-01"]), "%m/%d/%Y | %Y-%m-%d")
+    assert declared.dt.strftime("%Y-%m-%d").tolist() == ["2020-03-14", "2020-02-01"]
+    with pytest.raises(BadData, match=r"'01/02/2020' in row 2 \(line 3 of a CSV file\), which fits two"):
+        to_moments("d", pd.Series(["03/14/2020", "01/02/2020"]), "%m/%d/%Y | %d/%m/%Y")
+    with pytest.raises(BadData, match=r"'1\.2\.2020' in row 1"):
+        to_moments("d", pd.Series(["1.2.2020"]), "%m/%d/%Y | %Y-%m-%d")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [f"{k / 7:.2f}" for k in range(90)] + ["low"] * 210,  # measurements beside words, however many
+        [str(k % 9) for k in range(200)] + ["unknown"] * 100,  # a word for missing values
+    ],
+)
+def test_numbers_beside_words_are_refused_and_not_encoded_as_words(values):
+    """Before, each number was a category of its own, and nothing was said."""
+    frame = pd.DataFrame({"lab": values, "age": range(300), "ill": ["yes", "no"] * 150})
+    with pytest.raises(BadData, match=r"the column 'lab' contains numbers, but .* categories=\['lab'\]"):
+        data.from_frame(frame, label="ill")
+    assert (
+        "lab=low" in data.from_frame(frame.replace("unknown", "low"), label="ill", categories=["lab"]).columns
+    )
+
+
+def test_codes_of_digits_and_letters_are_categories():
+    frame = pd.DataFrame({"stage": ["1", "2", "3A", "3B", "4"] * 60, "ill": ["yes", "no"] * 150})
+    assert "stage=3A" in data.from_frame(frame, label="ill").columns
 
 
 def test_codes_with_leading_zeros_stay_text(tmp_path):

@@ -37,7 +37,7 @@ def test_rows_of_both_are_in_one_order_and_the_original_rows() -> None:
     assert len(found.notes) == 3
     assert (
         found.notes[0]
-        == "the ids of 'receiver': 1 of 5 ids are missing (empty; row 0); these rows are left out."
+        == "the ids of 'receiver': 1 of 5 ids are missing (empty; row 1); these rows are left out."
     )
 
 

@@ -93,6 +93,17 @@ def test_an_existing_run_is_not_written_over(tmp_path: Path) -> None:
     assert files(tmp_path / "a") == before
 
 
+@pytest.mark.parametrize("name", ["job.toml", "model.safetensors", "report.html"])
+def test_a_run_does_not_replace_files_of_its_user(tmp_path: Path, name: str) -> None:
+    """Before, `tacit run job.toml --out .` replaced the job file, with all its comments."""
+    (tmp_path / name).write_text("# my own")
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n")
+    before = files(tmp_path)
+    with pytest.raises(BadRun, match=rf"has {name}, which a run there would overwrite\. Choose another dir"):
+        run(tmp_path)
+    assert files(tmp_path) == before
+
+
 @pytest.mark.parametrize(
     ("change", "key"),
     [

@@ -10,7 +10,7 @@ import torchmetrics
 from torch import Tensor
 
 import tacit
-from tacit import algorithms, data
+from tacit import algorithms, data, guard
 from tacit.errors import BadParameter
 
 FED = data.gaussian_blobs(rows=200, seed=0).split(4, skew=data.Quantity(alpha=2.0), seed=0, held_fraction=0.3)
@@ -58,6 +58,70 @@ def test_parties_with_few_rows_are_in_no_metric() -> None:
     assert run.metrics["hit"] == pytest.approx(run.metrics["accuracy"])
 
 
+def sums() -> dict[str, Any]:
+    auc = torchmetrics.AUROC("multiclass", num_classes=CLASSES, thresholds=20)
+    return {
+        **objects(),
+        "a_tm_auc": auc,
+        "confident": torchmetrics.HingeLoss("multiclass", num_classes=CLASSES),
+    }
+
+
+HIDDEN = [guard.Clip(20.0), guard.Quantize(bits=32, stochastic=False), guard.SecAgg(threshold=0.7)]
+
+
+@pytest.mark.parametrize("how", [{}, {"guard": HIDDEN}], ids=["clear", "hidden"])
+def test_parties_send_sums_of_metrics_that_give_those_of_the_simulation(how: dict[str, Any]) -> None:
+    here, there = (
+        tacit.train(APART, metrics=sums(), min_rows=1, runtime=runtime, **OPTIONS, **how)
+        for runtime in ("cohort", "inprocess")
+    )
+    for name in sums():
+        assert there.metrics[name] == pytest.approx(here.metrics[name], rel=1e-4)
+    assert there.metrics["tm_f1"] == pytest.approx(there.metrics["f1"], abs=1e-6)
+    assert any("sums of the job's own metrics (hit" in s.reveals for s in there.ledger.seen)
+
+
+def test_processes_compute_functions_that_they_can_import() -> None:
+    here, there = (
+        tacit.train(APART, metrics={"margin": margin}, min_rows=1, runtime=runtime, **OPTIONS)
+        for runtime in ("cohort", "processes")
+    )
+    assert there.metrics["margin"] == pytest.approx(here.metrics["margin"], rel=1e-4)
+
+
+def test_parties_with_few_rows_send_no_sums_of_metrics() -> None:
+    least = int(APART.held.sizes.max())
+    run = tacit.train(APART, metrics={"hit": hit}, min_rows=least, runtime="inprocess", **OPTIONS)
+    assert run.metrics["hit"] == pytest.approx(run.metrics["accuracy"])
+
+
+def nothing(out: Tensor, y: Tensor) -> float:
+    return float("nan")
+
+
+def test_a_metric_that_is_not_a_number_leaves_the_hidden_sum_of_the_others_alone() -> None:
+    run = tacit.train(
+        APART, metrics={"nothing": nothing}, min_rows=1, runtime="inprocess", guard=HIDDEN, **OPTIONS
+    )
+    assert run.metrics["nothing"] != run.metrics["nothing"]
+    assert run.metrics["loss"] < 10
+
+
+@pytest.mark.parametrize(
+    ("metric", "runtime", "words"),
+    [
+        (torchmetrics.AUROC("multiclass", num_classes=3), "inprocess", "has states that are not sums"),
+        (torchmetrics.MaxMetric(), "inprocess", "has states that are not sums"),
+        (torchmetrics.MinMaxMetric(torchmetrics.MeanMetric()), "inprocess", "states that are not sums"),
+        (torchmetrics.MeanMetric(), "processes", "is an object of this process"),
+    ],
+)
+def test_metrics_whose_sums_no_party_can_send_are_refused(metric: Any, runtime: str, words: str) -> None:
+    with pytest.raises(BadParameter, match=words):
+        tacit.train(APART, metrics={"m": metric}, runtime=runtime, **OPTIONS)
+
+
 def test_messages_give_the_same_metrics_of_a_test_set() -> None:
     here, there = (
         tacit.train(FED, metrics=objects(), runtime=runtime, **OPTIONS).metrics
@@ -103,5 +167,3 @@ def test_without_a_test_set_only_sums_leave_a_party() -> None:
     assert 0 <= tacit.train(FED, metrics={"auroc": exact}, **OPTIONS).metrics["auroc"] <= 1
     binned = torchmetrics.AUROC("multiclass", num_classes=CLASSES, thresholds=50)
     assert "auroc" in tacit.train(APART, metrics={"auroc": binned}, min_rows=1, **OPTIONS).metrics
-    with pytest.raises(BadParameter, match="whose messages have no place for them"):
-        tacit.train(APART, metrics={"hit": hit}, runtime="inprocess", **OPTIONS)

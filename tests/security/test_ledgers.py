@@ -61,8 +61,8 @@ def test_rows_with_the_same_id_and_other_values_are_refused_with_a_count(
     code, out = said(capsys, "split", "job.toml", "--out", "parts")
     assert code == 2
     assert (
-        "the table of 'shop': 50 of 250 rows have the id of an earlier row and other values (rows 50, 51, "
-        "52, 53, 54, …)" in out
+        "the table of 'shop': 50 of 250 rows have the id of an earlier row and other values (rows 51, 52, "
+        "53, 54, 55, …)" in out
     )
     assert 'Keep one row for each id, or set duplicates = "first"' in out
     Path("job.toml").write_text(JOB.replace('file = "shop.csv"', 'file = "shop.csv"\nduplicates = "first"'))
@@ -70,8 +70,8 @@ def test_rows_with_the_same_id_and_other_values_are_refused_with_a_count(
     assert code == 0, out
     notes = json.loads(out)["notes"]
     assert notes == [
-        "the table of 'shop': 50 of 250 rows have the id of an earlier row and other values (rows 50, 51, "
-        "52, 53, 54, …); "
+        "the table of 'shop': 50 of 250 rows have the id of an earlier row and other values (rows 51, 52, "
+        "53, 54, 55, …); "
         'the first row of each id was kept, as duplicates = "first" says.'
     ]
     ask = ("predict", "parts", "--file", "bank=bank.csv", "--file", "shop=shop.csv", "--out", "answer.csv")
@@ -94,8 +94,8 @@ def test_rows_that_repeat_others_are_kept_once_and_rows_without_an_id_are_noted(
     code, out = said(capsys, "split", "job.toml", "--out", "parts")
     assert code == 0, out
     assert (
-        "note    the table of 'shop': 7 of 210 rows repeat an earlier row with the same id (rows 200, 201, "
-        "202, 203, 204, …); they were left out." in out
+        "note    the table of 'shop': 7 of 210 rows repeat an earlier row with the same id (rows 201, 202, "
+        "203, 204, 205, …); they were left out." in out
     )
     assert "note    the ids of 'shop': 3 of 203 ids are missing (" in out
     assert "rows    200 shared" in out

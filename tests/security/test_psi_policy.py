@@ -425,8 +425,8 @@ def test_rows_without_an_id_are_not_the_same_person() -> None:
     )
     assert found.value == ["a"]
     assert found.notes[0] == (
-        "the ids of 'receiver': 7 of 8 ids are missing (empty, 'n/a', 'na', 'nan', 'none', 'null'; rows 0, "
-        "1, 2, 3, 4, …); these rows are "
+        "the ids of 'receiver': 7 of 8 ids are missing (empty, 'n/a', 'na', 'nan', 'none', 'null'; rows 1, "
+        "2, 3, 4, 5, …); these rows are "
         "left out."
     )
     assert "6 of 7 ids are missing" in found.notes[1]

@@ -18,9 +18,11 @@ from tacit.jobs.stats.answers import AnswerFile
 from tacit.jobs.stats.contract import SumContract
 from tacit.jobs.stats.policy import StatsPolicy, admit, read_policy
 from tacit.jobs.stats.queries import read_query
+from tacit.stats.concentration import check_span, sum_leverages, whiten
 from tacit.stats.counts import CrosstabProgram, FrequentProgram, HistogramProgram
 from tacit.stats.description import DescribeProgram
 from tacit.stats.lifetimes import LifetimeProgram
+from tacit.stats.newton import symmetric
 from tacit.stats.site_logrank import SiteLogrankProgram
 
 N, RARE = 120, 3  # rows, people in the rare group
@@ -282,22 +284,80 @@ def test_a_column_of_two_numbers_is_no_way_around_the_minimum_count(fed, values)
         tacit.stats.glm(five, "weeks ~ age + mark", family="gaussian")
 
 
-def test_what_the_minimum_count_of_a_model_does_not_cover(fed):
-    """Documented: three values with x and x², jitter, and the difference of two columns of numbers.
+HIDDEN = {
+    "x and x² of three values": "three + I(three**2)",
+    "jitter": "jitter",
+    "a difference of two columns": "age + moved",
+    "a sum of three columns": "age + other + I(age + other + 100 * mark)",
+    "sums in which each column is like any other": "I(mark + 0.002 * age) + I(mark - 0.002 * age)",
+}
 
-    Their coefficients are nearly those of three people, and the model is fitted. Against these there is an ε.
-    """
+
+@pytest.mark.parametrize("case", HIDDEN)
+def test_a_combination_of_columns_is_no_way_around_the_minimum_count(fed, case):
+    """Three people are told apart by columns of many values, none of which does alone."""
     rng = np.random.default_rng(0)
     parts = {
         k: v.assign(
             three=np.where(v["arm"] == "rare", 2.0, (v["sex"] == "f").astype(float)),
             jitter=np.where(v["arm"] == "rare", 7.0, 9.0 + 1e-3 * rng.normal(size=len(v))),
             moved=v["age"] + (v["arm"] == "rare"),
+            other=rng.normal(size=len(v)),
+            mark=(v["arm"] == "rare").astype(float),
         )
         for k, v in fed.items()
     }
-    for formula in ("three + I(three**2)", "jitter", "age + moved"):
-        assert tacit.stats.glm(parts, f"weeks ~ {formula}", family="gaussian").n == N
+    formula, words = HIDDEN[case], r"rest on fewer than 5 rows of all parties: .*\(about [1-4]\)"
+    models = {
+        "glm": lambda **more: tacit.stats.glm(parts, f"weeks ~ {formula}", family="gaussian", **more),
+        "mixed": lambda **more: tacit.stats.mixed(parts, f"weeks ~ {formula}", family="gaussian", **more),
+        "gee": lambda **more: tacit.stats.gee(parts, f"weeks ~ {formula}", family="gaussian", **more),
+        "cox": lambda **more: tacit.stats.cox(parts, formula, time="weeks", event="died", **more),
+        "cox by site": lambda **more: tacit.stats.cox(
+            parts, formula, time="weeks", event="died", strata="site", **more
+        ),
+    }
+    for name, model in models.items():
+        with pytest.raises(QueryRefused, match=words):
+            model()
+        if name == "glm":
+            assert model(min_count=1).n == N
+    more = {k: v.assign(mark=(v.index < 5).astype(float), other=v["three"]) for k, v in parts.items()}
+    if "mark" in formula:  # fifteen people are no few
+        assert tacit.stats.glm(more, f"weeks ~ {formula}", family="gaussian").n == N
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 6])
+def test_the_rows_that_a_combination_rests_on_are_counted(count):
+    """A column of noise in all rows and a bump in a few: their number is found to within one."""
+    rng = np.random.default_rng(count)
+    n, p = 600, 6
+    x = rng.normal(size=(n, p))
+    x[:count, 0] += 1e4
+    mixed = (x - x.mean(axis=0)) @ rng.normal(size=(p, p))  # other columns of the same span
+    w = whiten(mixed.T @ mixed)
+    parts = [sum_leverages(part, w) for part in np.array_split(mixed, 3)]
+    value = np.linalg.eigvalsh(symmetric(np.sum(parts, axis=0), p))[-1]
+    assert round(1 / (value - (p - 1) / n)) == count
+    if count < 5:
+        with pytest.raises(QueryRefused, match=rf"\(about {count}\)"):
+            check_span("glm", list("abcdef"), w, np.sum(parts, axis=0), n, 5)
+    else:
+        check_span("glm", list("abcdef"), w, np.sum(parts, axis=0), n, 5)
+
+
+def test_known_limit_few_events_of_a_frequent_level_follow_from_a_model(fed):
+    """Documented: 20 people, of whom one died. The rows are counted, and outcomes in all, not by level."""
+    table = pd.concat(fed.values(), ignore_index=True)
+    table["group"] = np.where(np.arange(N) < 20, "g", "h")
+    table["died"] = np.where(np.arange(N) < 20, np.arange(N) == 0, np.arange(N) % 2).astype(int)
+    parts = {
+        "a": table[10:60],
+        "b": pd.concat([table[:5], table[60:90]]),
+        "c": pd.concat([table[5:10], table[90:]]),
+    }
+    odds = np.exp(tacit.stats.glm(parts, "died ~ 0 + group").params["group[g]"])
+    np.testing.assert_allclose(odds, 1 / 19, rtol=1e-6)
 
 
 def test_one_patient_of_the_lung_data_alone_has_a_score_and_would_be_read_off_the_sums():

@@ -15,6 +15,7 @@ import torch
 
 import tacit
 from tacit.boost.vertical_bins import OwnBins
+from tacit.boost.vertical_checks import find_false_sums, find_false_trees
 from tacit.config.vertical_boost import VerticalBoostConfig
 from tacit.errors import BadData, PartyFailed, QueryRefused
 from tacit.jobs.boost.query import BoostPolicy
@@ -327,6 +328,9 @@ def test_a_party_that_lies_about_hidden_splits_is_refused(liar: str, change: Any
         lie(liar, change, reveal="splits")
 
 
+STUMPS = kinds.TreeShapes(*([torch.tensor([v], dtype=torch.int32)] * 2 for v in (0, -1, -1)))  # two leaves
+
+
 def test_a_label_holder_that_deviates_learns_in_which_anonymous_cells_rows_are() -> None:
     """The protocol is for semi-honest parties: a label holder that gives each of 63 rows a bit of its own reads
     the cells of all of them from one sum, so that the sums of the agreed trees suffice for every row. The
@@ -347,9 +351,8 @@ def test_a_label_holder_that_deviates_learns_in_which_anonymous_cells_rows_are()
         vector = np.zeros((1, ROWS), np.int64)
         vector[0, rows] = 1 << np.arange(63)
         read["cells"] = (await side.sums(vector))["shop"][0]
-        empty: list[torch.Tensor] = []
-        await side.finish(kinds.TreeShapes(empty, empty, empty), "")
-        await me.send("shop", kinds.MaskedLeaves(torch.zeros(0, dtype=torch.int64)))
+        await side.finish(STUMPS, "")
+        await me.send("shop", kinds.MaskedLeaves(torch.zeros(2, dtype=torch.int64)))
 
     result = InProcess().run_sync({**started, "bank": attacker})
     assert result["shop"]["splits"] == []
@@ -358,6 +361,163 @@ def test_a_label_holder_that_deviates_learns_in_which_anonymous_cells_rows_are()
         found = np.flatnonzero(read["cells"] >> bit & 1) % widths
         assert sorted(found.tolist()) == sorted(codes[row].tolist())
     assert "A label holder that deviates can choose numbers and rows" in boost_programs.ASSUMES
+
+
+def deepen(m: kinds.TreeShapes) -> kinds.TreeShapes:
+    """The first leaf of the first tree is split once more, by the label holder: its depth is 3, not 2."""
+    left, owner, split = (list(v) for v in (m.left, m.owner, m.split))
+    node = int((owner[0] == -1).nonzero()[-1])
+    n = len(left[0])
+    for values, here, leaf in ((left, n, 0), (owner, 0, -1), (split, 99, -1)):
+        values[0] = torch.cat([values[0], torch.tensor([leaf, leaf], dtype=torch.int32)])
+        values[0][node] = here
+    return kinds.TreeShapes(left, owner, split)
+
+
+def exchange(m: kinds.TreeShapes) -> kinds.TreeShapes:
+    """The shop's first two splits change places."""
+    split = [v.clone() for v in m.split]
+    for s, owner in zip(split, m.owner):
+        mine = (owner == 1) & (s < 2)
+        s[mine] = 1 - s[mine]
+    return kinds.TreeShapes(m.left, m.owner, split)
+
+
+def repeat(m: kinds.TreeShapes) -> kinds.TreeShapes:
+    """Each of the shop's splits is its first one: scores would show it at every node."""
+    split = [torch.where(owner == 1, 0, s) for s, owner in zip(m.split, m.owner)]
+    return kinds.TreeShapes(m.left, m.owner, split)
+
+
+def forget(m: kinds.TreeShapes) -> kinds.TreeShapes:
+    """The shop's last split is the label holder's: the shop would keep one that no tree has."""
+    owner = [v.clone() for v in m.owner]
+    last = max(int(s[o == 1].max()) for s, o in zip(m.split, owner) if (o == 1).any())
+    for o, s in zip(owner, m.split):
+        o[(o == 1) & (s == last)] = 0
+    return kinds.TreeShapes(m.left, owner, m.split)
+
+
+def lengthen(m: kinds.TreeShapes, times: int = 2) -> kinds.TreeShapes:
+    return kinds.TreeShapes(*(list(v) * times for v in (m.left, m.owner, m.split)))
+
+
+@pytest.mark.parametrize("backend", ["shares", "he"])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lengthen, "4 trees; 2 are agreed"),
+        (lambda m: kinds.TreeShapes(m.left[:1], m.owner[:1], m.split[:1]), "1 trees; 2 are agreed"),
+        (lambda m: STUMPS, "other splits than it asked for"),
+        (deepen, "a tree that is deeper than the agreed 2"),
+        (repeat, "other splits than it asked for"),
+        (exchange, "other splits than it asked for"),
+        (forget, "other splits than it asked for"),
+        (lambda m: kinds.TreeShapes(m.left, m.owner[:1], m.split), "incomplete trees"),
+    ],
+    ids=["more", "fewer", "none", "deeper", "repeated", "exchanged", "forgotten", "incomplete"],
+)
+def test_trees_of_another_shape_than_was_asked_for_are_refused(backend: str, change: Any, words: str) -> None:
+    """A holder keeps the trees for predictions to come: scores of other trees would show other conditions."""
+    with pytest.raises(PartyFailed, match=words):
+        lie("bank", only(kinds.TreeShapes, change), backend=backend)
+
+
+def test_splits_of_one_depth_are_asked_for_at_once() -> None:
+    """Two splits that were asked for in one request are not told to be at different depths, or of two rounds."""
+    rules = boost_programs.make_rules(plain_settings(VerticalBoostConfig(trees=2, depth=2)))
+    root = {"left": [1, 0, 0], "owner": [1, -1, -1], "split": [0, -1, -1]}
+    below = {"left": [1, 3, 0, 0, 0], "owner": [0, 1, -1, -1, -1], "split": [0, 1, -1, -1, -1]}
+    assert find_false_trees([root, below], 1, 1, [0, 1], rules) == ""
+    assert "at another depth" in find_false_trees([root, below], 1, 1, [0, 0], rules)
+    both = {
+        "left": [1, 3, 5, 0, 0, 0, 0],
+        "owner": [0, 1, 1, -1, -1, -1, -1],
+        "split": [0, 0, 1, -1, -1, -1, -1],
+    }
+    alone = {"left": [0], "owner": [-1], "split": [-1]}
+    assert find_false_trees([both, alone], 1, 1, [0, 0], rules) == ""
+    assert "at another depth" in find_false_trees([both, alone], 1, 1, [0, 1], rules)
+
+
+ONE = 1 << 44  # a row's count, in the word of its Hessian
+
+
+def spike(m: kinds.MaskedVectors) -> kinds.MaskedVectors:
+    """Gradients from which the cells of 36 rows could be read: a bit of each above all gradients."""
+    values = m.values.clone()
+    values[0, :36] += 1 << torch.arange(27, 63)
+    return kinds.MaskedVectors(values)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (only(kinds.MaskedVectors, spike), "gradients that the agreed loss does not have"),
+        (
+            only(kinds.MaskedVectors, lambda m: kinds.MaskedVectors(m.values - ONE)),
+            "sums with more rows than there are|gradients that the agreed loss does not have",
+        ),
+        (
+            only(kinds.MaskedVectors, lambda m: kinds.MaskedVectors(m.values + 9 * ONE)),
+            "sums with more rows than there are|gradients that the agreed loss does not have",
+        ),
+        (
+            only(kinds.SumRequest, lambda m: kinds.SumRequest(m.vectors, [-1], [0], m.columns)),
+            "a tree that begins with",
+        ),
+    ],
+    ids=["bits", "fewer than none", "more than all", "a node as a root"],
+)
+def test_the_helper_refuses_gradients_and_nodes_that_no_agreed_tree_has(change: Any, words: str) -> None:
+    """With reveal="splits" the helper opens the sums, so it sees what the holders cannot."""
+    with pytest.raises(PartyFailed, match=words):
+        lie("bank", change, reveal="splits")
+
+
+def honest_level(**options: Any) -> tuple[Any, ...]:
+    """The words of a root and of two children of 300 rows over columns of 3 and 2 cells, and their rules."""
+    rules = boost_programs.make_rules(
+        plain_settings(VerticalBoostConfig(**{"reveal": "splits", "min_rows": 5, **options}))
+    )
+    rng = np.random.default_rng(0)
+    g, h = rng.integers(-(1 << 26), 1 << 26, ROWS), rng.integers(1, 1 << 24, ROWS)
+    cells = np.stack([rng.integers(0, 3, ROWS), 3 + rng.integers(0, 2, ROWS)], axis=1)
+    left = np.arange(ROWS) < 100
+    sums = np.zeros((3, 5, 2), np.int64)
+    for node, inside in enumerate((np.ones(ROWS, bool), left, ~left)):
+        for column in range(2):
+            np.add.at(sums[node], cells[inside, column], np.stack([g, h + ONE], axis=1)[inside])
+    return sums, np.array([True, False, False]), rules, (g, h, cells)
+
+
+def test_honest_sums_pass_and_a_node_of_one_row_does_not() -> None:
+    sums, is_root, rules, (g, h, cells) = honest_level()
+    assert find_false_sums(sums, [3, 2], is_root, ROWS, rules) == ""
+    one = np.zeros((1, 5, 2), np.int64)
+    for cell in cells[7]:
+        one[0, cell] = g[7], h[7] + ONE
+    sibling = sums[:1] - one  # as the helper computes it
+    both = np.concatenate([one, sibling])
+    assert find_false_sums(both, [3, 2], np.array([False, False]), ROWS, rules) == (
+        "a node of 1 rows; a leaf must have 5"
+    )
+    assert "begins with 1 rows" in find_false_sums(one, [3, 2], np.array([True]), ROWS, rules)
+    # a sibling that is no part of its parent
+    outside = sums[1:2] - sums[2:3]
+    assert "fewer than none" in find_false_sums(outside, [3, 2], np.array([False]), ROWS, rules)
+    # some rows are held out: a root has fewer, but not one
+    held = honest_level(held_out=0.5)[2]
+    assert find_false_sums(sums[:1], [3, 2], np.array([True]), ROWS, held) == ""
+    assert "begins with 1 rows" in find_false_sums(one, [3, 2], np.array([True]), ROWS, held)
+
+
+def test_columns_that_add_up_to_other_sums_are_refused_by_the_helper() -> None:
+    """A holder that moves a share between cells of one column shows in the others."""
+    change = only(kinds.PaddedSums, lambda m: kinds.PaddedSums(m.values + torch.arange(m.values.shape[1])))
+    for liar in ("shop", "bank"):
+        with pytest.raises(PartyFailed, match="do not add up to those of other columns"):
+            lie(liar, change, reveal="splits")
 
 
 def test_scores_are_opened_to_the_receiver_alone_and_by_the_values_of_training() -> None:

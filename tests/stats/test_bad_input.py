@@ -78,3 +78,35 @@ def test_bad_options(call, words):
 def test_bad_columns(call, words):
     with pytest.raises(BadData, match=words):
         call()
+
+
+def with_column(name, values):
+    return {k: v.assign(**{name: values(v)}) for k, v in FED.items()}
+
+
+TEXTS = with_column("lab", lambda v: [*(v["age"] + v["week"] / 64)[:-1], "n/a"])
+DATES = with_column("day", lambda v: pd.date_range("2020-01-01", periods=len(v)))
+INFINITE = with_column("dose", lambda v: [*v["age"][:-1], np.inf])
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: S.glm(TEXTS, "sick ~ lab"), "'lab': nearly all of its values are numbers, and some are text"),
+        (lambda: S.cox(TEXTS, "lab", **TIMES), "'lab': nearly all of its values are numbers"),
+        (lambda: S.describe(TEXTS), "Nearly all values of 'lab' are numbers, but 'n/a' is not: replace such cells"),
+        (lambda: S.glm(DATES, "sick ~ day"), "column 'day' contains dates. Turn it into a number"),
+        (lambda: S.describe(DATES), "'day' contains dates: turn it into a number"),
+        (lambda: S.glm(INFINITE, "sick ~ dose"), "column 'dose' has infinite values. Replace or remove them"),
+        (lambda: S.cox(INFINITE, "age + dose", **TIMES), "column 'dose' has infinite values"),
+        (lambda: S.glm(FED, "sick ~ 0"), "'sick ~ 0' has no terms and no intercept"),
+        (lambda: S.glm(FED, "sick ~ ."), "'.' for all columns is not allowed.*Name them"),
+        (
+            lambda: S.describe({k: v.rename(columns={"age": 3}) for k, v in FED.items()}),
+            "'north': column 3 has no text as its name",
+        ),
+    ],
+)  # fmt: skip
+def test_cells_and_formulas_of_real_tables(call, words):
+    with pytest.raises((BadData, BadParameter), match=words):
+        call()

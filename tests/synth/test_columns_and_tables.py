@@ -113,7 +113,7 @@ def test_the_table_and_its_constraints_come_back_from_json():
         (pd.DataFrame(index=[1, 2]), "the table has no columns"),
         ([1, 2], "expected a pandas DataFrame, got list"),
         (pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"]), "more than one column 'a'"),
-        (pd.DataFrame({"a": [1.0, np.inf, 2.5]}), "'a' contains an infinite number in row 1"),
+        (pd.DataFrame({"a": [1.0, np.inf, 2.5]}), "'a' contains an infinite number in row 2 "),
         (pd.DataFrame({"a": [[1], [2], [3]]}), "'a' contains list objects"),
         (pd.DataFrame({"a": range(30)}), "every column is an identifier"),
         (
@@ -146,8 +146,8 @@ def test_a_wrong_override_is_refused(overrides, words):
 @pytest.mark.parametrize(
     ("column", "words"),
     [
-        (integer(0, 50), r"70 in row 2 is outside \[0, 50\] \(1 such rows\)"),
-        (categorical([20, 30]), "70 in row 2 is not one of the allowed values"),
+        (integer(0, 50), r"70 in row 3 \(line 4 of a CSV file\) is outside \[0, 50\] \(1 such rows\)"),
+        (categorical([20, 30]), r"70 in row 3 \(line 4 of a CSV file\) is not one of the allowed values"),
     ],
 )
 def test_rows_outside_a_declared_domain_are_refused(column, words):
@@ -159,7 +159,7 @@ def test_rows_outside_a_declared_domain_are_refused(column, words):
 
 def test_a_missing_value_in_a_column_declared_without_is_refused():
     frame = pd.DataFrame({"a": [1.5, None, 2.5], "b": [1, 2, 3]})
-    with pytest.raises(BadData, match="nan in row 1 is missing"):
+    with pytest.raises(BadData, match=r"nan in row 2 \(line 3 of a CSV file\) is missing"):
         Table.infer(frame, a=continuous(0, 5)).to_numbers(frame)
 
 
@@ -208,7 +208,7 @@ def test_an_unknown_faker_is_refused():
         (
             [Combinations("c", "d", allowed=[("x", "p")])],
             BadData,
-            "2 rows have a combination of c × d that is not allowed, first in row 2",
+            "2 rows have a combination of c × d that is not allowed, first in row 3",
         ),
     ],
 )

@@ -1,10 +1,10 @@
 """Attribute inference: a hidden column of a row from the other columns, its label and a model.
 
 M. Fredrikson, E. Lantz, S. Jha, S. Lin, D. Page, T. Ristenpart: "Privacy in Pharmacogenetics", USENIX
-Security 2014, Figure 3. S. Yeom, I. Giacomelli, M. Fredrikson, S. Jha: "Privacy Risk in Machine Learning", CSF
-2018, section 5: the advantage is the difference between members and non-members, since what is right about
-non-members, too, is a fact about the population and not about the row (B. Jayaraman, D. Evans: "Are Attribute
-Inference Attacks Just Imputation?", CCS 2022).
+Security 2014, Figure 3. S. Yeom, I. Giacomelli, M. Fredrikson, S. Jha: "Privacy Risk in Machine Learning",
+CSF 2018, section 5: the advantage is the difference between members and non-members, since what is right
+about non-members, too, is a fact about the population and not about the row (B. Jayaraman, D. Evans: "Are
+Attribute Inference Attacks Just Imputation?", CCS 2022).
 """
 
 from __future__ import annotations

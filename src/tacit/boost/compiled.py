@@ -163,7 +163,7 @@ def _weight(g, h, l2, l1, step, clipped, low, high):
 @njit(cache=True, nogil=True)
 def search_loop(
     hist, total, offsets, widths, is_category, usable, unit_g, unit_h, l2, l1, least_h, least_n, step,
-    monotone, limits, outer, clipped, gains, cells, lefts, sums, chosen,
+    most_in_set, monotone, limits, outer, clipped, gains, cells, lefts, sums, chosen,
 ):  # fmt: skip
     """Write the best split of each node to the last five arrays; the order of candidates is that of numpy."""
     nodes, count = hist.shape[0], offsets.shape[0]
@@ -181,10 +181,13 @@ def search_loop(
             if is_category[f] and usable[k, f]:
                 for j in range(width):
                     c = hist[k, start + j]
-                    ratio[j] = c[0] * unit_g / (c[1] * unit_h + l2 + 1e-16) if c[2] != 0 else np.inf
+                    h = c[1] * unit_h
+                    is_known = c[2] != 0 and h >= least_h
+                    # backwards, so that of equal levels the last comes first (splits._sort_levels)
+                    ratio[width - 1 - j] = c[0] * unit_g / (h + l2 + 1e-16) if is_known else 0.0
                 by_ratio = np.argsort(ratio[:width], kind="mergesort")
                 for j in range(width):
-                    order[start + j] = start + by_ratio[j]
+                    order[start + j] = start + width - 1 - by_ratio[j]
         best, best_cell, best_left = -np.inf, -1, False
         best_g, best_h, best_n = np.int64(0), np.int64(0), np.int64(0)
         for direction in range(2):  # missing values go right, or left
@@ -196,11 +199,15 @@ def search_loop(
                 lg, lh, ln = np.int64(0), np.int64(0), np.int64(0)
                 if direction == 1:
                     lg, lh, ln = blank[0], blank[1], blank[2]
+                levels = 0
                 for j in range(width):
+                    levels += order[start + j] != start + width - 1  # other levels are none
                     c = hist[k, order[start + j]]
                     lg += c[0]
                     lh += c[1]
                     ln += c[2]
+                    if is_category[f] and most_in_set < levels < width - 1 - most_in_set:
+                        continue
                     rn = total[k, 2] - ln
                     if ln < least_n or rn < least_n:
                         continue

@@ -23,6 +23,9 @@ from .bins import MOST_CELLS, Bins
 from .trees import Split
 
 EPS = 1e-6  # XGBoost's kRtEps: a smaller gain is none
+# of two sets of levels one is at most this large, as by XGBoost's max_cat_threshold: with hundreds of levels
+# of a few rows each, any larger set would fit the training rows
+MOST_IN_SET = 63
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,7 @@ def _search_compiled(
         float(rules.min_child_weight),
         max(rules.min_rows, 1),
         float(rules.max_step),
+        MOST_IN_SET,
         np.zeros(features, dtype=np.int64) if monotone is None else monotone.astype(np.int64),
         limits if clipped else free,
         outer if clipped else free,
@@ -182,6 +186,8 @@ def search_numpy(
     whole = total[:, None, :] * unit
     own = rules.gain(whole[..., 0], whole[..., 1], _clipped(rules, whole, outer, monotone))
     allowed = np.broadcast_to(layout.is_value, prefix.shape[:2])
+    if order is not None:
+        allowed = allowed & layout.is_small(bins, order)
     if usable is not None:
         usable = np.atleast_2d(usable)
         allowed = allowed & usable[:, layout.feature]
@@ -228,6 +234,15 @@ class _Layout:
         _LAYOUTS[id(bins)] = bins, layout
         return layout
 
+    def is_small(self, bins: Bins, order: np.ndarray) -> np.ndarray:
+        """Of each cell, whether the set of levels that ends with it, or the rest, has few levels."""
+        others = (bins.offsets + bins.widths - 1)[self.feature]  # no level
+        running = np.cumsum(order != others, axis=1)
+        before = np.concatenate([np.zeros((len(order), 1), np.int64), running], axis=1)[:, bins.offsets]
+        levels = running - before[:, self.feature]
+        few = (levels <= MOST_IN_SET) | (bins.widths[self.feature] - 1 - levels <= MOST_IN_SET)
+        return np.asarray(few | ~bins.is_category[self.feature])
+
 
 _LAYOUTS: dict[int, tuple[Bins, _Layout]] = {}  # of the last bins
 
@@ -235,7 +250,11 @@ _LAYOUTS: dict[int, tuple[Bins, _Layout]] = {}  # of the last bins
 def _sort_levels(
     values: np.ndarray, bins: Bins, layout: _Layout, rules: SplitRules, unit: np.ndarray
 ) -> np.ndarray | None:
-    """Return the order of cells in which levels ascend by G/(H + λ); None without categories."""
+    """Return the order of cells in which levels ascend by G/(H + λ); None without categories.
+
+    As in XGBoost, a level with a smaller Hessian than a leaf must have counts as 0: what is known of it says
+    little, and new rows may have it. Of equal levels the last comes first.
+    """
     if not bins.is_category.any():
         return None
     nodes, cells, _ = values.shape
@@ -244,8 +263,9 @@ def _sort_levels(
     places = np.flatnonzero(category)
     part = values[:, places]
     ratio = part[..., 0] * unit[0] / (part[..., 1] * unit[1] + rules.l2 + 1e-16)
-    ratio[part[..., 2] == 0] = np.inf  # levels without rows come last and go right
-    rank = np.lexsort((ratio, np.broadcast_to(layout.feature[places], ratio.shape)), axis=1)
+    ratio[(part[..., 2] == 0) | (part[..., 1] * unit[1] < rules.min_child_weight)] = 0.0
+    backwards = np.broadcast_to(-places, ratio.shape)
+    rank = np.lexsort((backwards, ratio, np.broadcast_to(layout.feature[places], ratio.shape)), axis=1)
     order[:, places] = places[rank]
     return order
 

@@ -53,7 +53,11 @@ class OwnBins:
                 feature = Feature(name, _cuts(numbers(frame, name), most, min_rows))
             cells = np.bincount(feature.encode(frame), minlength=feature.width + 1)
             largest = int(cells.argmax())
-            merge.append(tuple(largest if n < min_rows else k for k, n in enumerate(cells.tolist())))
+            # other levels, if no row has one: rows to predict may, and must not count as the largest level
+            free = feature.width - 1 if feature.levels is not None and not cells[feature.width - 1] else -1
+            merge.append(
+                tuple(k if n >= min_rows or k == free else largest for k, n in enumerate(cells.tolist()))
+            )
             features.append(feature)
         return cls(Bins(tuple(features)), tuple(merge))
 

@@ -294,7 +294,7 @@ def _out(args: argparse.Namespace) -> Path:
 
     A directory that contains a run is refused.
     """
-    from ..runs import is_resumable, next_directory
+    from ..runs import check_overwrites, is_resumable, next_directory
 
     if args.out is not None:
         out = Path(args.out)
@@ -307,6 +307,7 @@ def _out(args: argparse.Namespace) -> Path:
                 f"{out} already contains a {'comparison' if many else 'run'}, which is never overwritten. "
                 f"{resume if is_begun and many == (args.do is _compare) else 'Give'} another --out."
             )
+        check_overwrites(out)
         return out
     return next_directory(args.job)
 

@@ -134,7 +134,8 @@ def _score(args: Any) -> Answer:
         encoding=args.encoding,
         force=args.force,
     )
-    lines = [*(f"note    {note}" for note in scored.notes), f"{scored.rows:,} rows, scores in {scored.out}"]
+    lines = [f"note    {note}" for note in scored.notes]
+    lines.append(f"{scored.rows:,} row{'s' * (scored.rows != 1)}, scores in {scored.out}")
     return answer({"rows": scored.rows, "out": str(scored.out), "notes": scored.notes}, lines)
 
 
@@ -185,7 +186,7 @@ def _predict_split(args: Any) -> Answer:
         value["ledger"] = ledger.to_dict()
     lines = [f"note    {note}" for note in value["notes"]]
     lines.append(
-        f"{value['rows']} rows"
+        f"{value['rows']} row{'s' * (value['rows'] != 1)}"
         + (
             f", predictions in {value['out']}"
             if "out" in value

@@ -25,6 +25,7 @@ from ..errors import BadParameter
 from ..guard import Noise, Quantize, Sparsify, Stage
 from ..guard.guard import Layout
 from ..models import Linear, Pretrained
+from ..own_code import OwnLoss
 from ..pace import SAFA
 from ..selection import PowerOfChoice
 from ..topologies import Gossip, Hierarchy
@@ -481,9 +482,12 @@ def _objective(p: Plan) -> Iterator[Conflict]:
     losses = (*REGRESSION, *LABELS) if is_regression else CLASSIFICATION
     if p.objective.is_own:
         # a process of this machine reads its contract without a kit, and imports its user's own code
-        if p.runtime == "parties" and p.through.kit is not None:
+        is_approved = isinstance(p.loss, OwnLoss)
+        if p.runtime == "parties" and p.through.kit is not None and not is_approved:
             yield Conflict(
-                "loss", "real parties run no code that they did not approve", "Use a loss by its name."
+                "loss",
+                "real parties run no code that they did not approve",
+                "Name it with its digest in the job file, or use a loss by its name.",
             )
     elif p.loss not in losses:
         yield Conflict(
@@ -590,13 +594,36 @@ def _own_optimizer(p: Plan) -> Iterator[Conflict]:
 def _own_metrics(p: Plan) -> Iterator[Conflict]:
     if p.metrics is None or len(p.fed.test.y):
         return
-    if p.runtime != "cohort":
+    if p.noisy_figures:
         yield Conflict(
             "metrics",
-            "without a test set they are computed by the parties, whose messages have no place for them",
+            "where an ε is claimed, real parties report noisy figures of all their rows and nothing else",
+            "Leave one of the two out.",
+        )
+    if p.client is not None:
+        yield Conflict(
+            "metrics", "rows of the parties are known to their scripts only", "Send them with c.send."
+        )
+    if isinstance(p.topology, Gossip | Hierarchy) and p.runtime != "cohort":
+        yield Conflict(
+            "metrics",
+            "without a test set they are computed by the parties, whose edges and neighbors send no sums of "
+            "them",
             "Use runtime='cohort', or give a test set.",
         )
-    if names := p.metrics.unsummable():
+    if p.runtime == "processes" and (names := p.metrics.objects()):
+        yield Conflict(
+            "metrics",
+            f"{', '.join(map(repr, names))} is an object of this process, and parties are in others",
+            "Use runtime='cohort' or 'inprocess', give a test set, or a function of outputs and targets.",
+        )
+    if p.runtime != "cohort" and (names := p.metrics.unsendable()):
+        yield Conflict(
+            "metrics",
+            f"{', '.join(map(repr, names))} has states that are not sums, and nothing else leaves a party",
+            "Use another object, or a function of outputs and targets.",
+        )
+    if p.runtime == "cohort" and (names := p.metrics.unsummable()):
         yield Conflict(
             "metrics",
             f"{', '.join(map(repr, names))} keeps every prediction, and without a test set only sums leave "

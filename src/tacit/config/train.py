@@ -167,6 +167,11 @@ def _take_loss(value: Any, owner: str) -> Any:
         return model_loss
     if callable(value) and not isinstance(value, type):
         return value
+    if own_code.is_code(value) or isinstance(value, Mapping):
+        raise BadJob(
+            f"{owner}, loss: {value!r:.80} is code of your own, which a job file can name only between real "
+            "parties, who approve it. In a simulation give the function: tacit.train(…, loss=…)."
+        )
     if not isinstance(value, str) or value not in NAMES:
         hint = nearest(value, list(NAMES)) if isinstance(value, str) else ""
         if isinstance(value, type):
@@ -194,6 +199,11 @@ TAKEN = (
 def _take_metrics(value: Any, owner: str) -> OwnMetrics | None:
     if value is None or isinstance(value, OwnMetrics):
         return value or None
+    if isinstance(value, Mapping) and any(isinstance(m, str | Mapping) for m in value.values()):
+        raise BadJob(
+            f"{owner}, metrics: a job file can name code of your own only between real parties, who approve "
+            "it. In a simulation give the functions: tacit.train(…, metrics={…})."
+        )
     if not isinstance(value, Mapping) or not all(
         (callable(m) and not isinstance(m, type)) or is_object(m) for m in value.values()
     ):
@@ -279,9 +289,19 @@ def loss_name(loss: Any) -> Any:
     """Return a loss as a job file has it: a function by its name, which only Python can find again."""
     if loss is None or isinstance(loss, str):
         return loss
+    if isinstance(loss, own_code.OwnLoss):
+        return loss.as_table()
     if loss is model_loss:
         return OF_MODEL
     return own_code.name_of(loss) or f"own: {getattr(loss, '__qualname__', type(loss).__name__)}"
+
+
+def metrics_table(metrics: OwnMetrics) -> dict[str, Any]:
+    """Return own metrics as a contract has them: each with its digest, or, on one machine, its name."""
+    return {
+        name: dict(metrics.code.get(name) or {"name": own_code.name_of(metric) or ""})
+        for name, metric in metrics.metrics.items()
+    }
 
 
 def _take_intended_use(value: Any, owner: str) -> str:
@@ -552,7 +572,7 @@ COMPONENTS = tuple(name for name, f in OPTIONS.items() if f.metadata["kind"] == 
 # components that are keys of [train]
 IN_TRAIN = ("device", "runtime", "class_weight", "subgroups", "intended_use", "loss")
 TABLES = tuple(name for name in COMPONENTS if name not in IN_TRAIN)  # those with a table of their own
-IN_PYTHON = ("metrics", "callbacks")  # objects, which no job file has
+IN_PYTHON = ("metrics", "callbacks")  # objects, which no job file has, except for approved code
 SETTINGS = tuple(name for name in OPTIONS if name not in TABLES)  # keys of [train]
 
 
@@ -569,9 +589,11 @@ def to_tables(config: TrainConfig) -> dict[str, Any]:
     if config.ranks == "auto":  # how many processes share a run is not a part of it
         del tables["train"]["ranks"]
     for name in TABLES[2:]:
+        value = getattr(config, name)
+        if name == "metrics" and value is not None and value.code:
+            tables[name] = metrics_table(value)
         if name in IN_PYTHON:
             continue
-        value = getattr(config, name)
         if value is None or value == () or (name == "aggregate" and value == aggregate.Mean()):
             continue
         if isinstance(value, tuple):

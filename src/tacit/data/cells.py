@@ -22,6 +22,9 @@ DATE_PARTS = ("year", "month", "weekday", "hour", "days")
 CYCLES = {"month": 12, "weekday": 7, "hour": 24}  # encoded as sine and cosine: December is next to January
 SINCE = "days since "  # and a day, YYYY-MM-DD; "days" alone counts from 1970-01-01
 MIXED_VALUES = 20  # a half-numeric column with more different numbers than this is not a list of categories
+# words that say that there is no value
+UNKNOWN = r"(unknown|unk|none|missing|not (known|available|done|recorded)|n\.?a\.?|n/k|nk|-+|\.+|x+|tbd)"
+FORMS = " | "  # between several forms of the dates of one column
 TIME = r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?"
 ISO = r"\d{4}-\d{1,2}-\d{1,2}([T ]\d{1,2}:\d{2}.*)?"
 DOTTED = r"\d{1,2}\.\d{1,2}\.\d{4}"  # written in this order only: day, month, year
@@ -107,9 +110,8 @@ def is_number(name: str, column: Series) -> bool:
         return not len(known)
     numbers = pd.to_numeric(known.astype(str), errors="coerce")
     wrong = numbers.isna()
-    share = wrong.mean()
-    if 0 < share <= 0.1 or (share <= 0.5 and wrong.any() and numbers.nunique() > MIXED_VALUES):
-        words = known[wrong].astype(str)
+    words = known[wrong].astype(str)
+    if wrong.any() and not wrong.all() and _mixes(numbers, words):
         first = column.index.get_loc(wrong[wrong].index[0])
         raise BadData(
             f"the column {name!r} contains numbers, but {int(wrong.sum())} of {len(known)} values are not "
@@ -118,6 +120,22 @@ def is_number(name: str, column: Series) -> bool:
             f"category with categories=[{name!r}]."
         )
     return not wrong.any()
+
+
+def _mixes(numbers: Series, words: Series) -> bool:
+    """Whether numbers and words in one column are no list of categories, such as 1, 2, 3A.
+
+    `numbers` is NaN where `words` are. A typing error is rare; measurements have many values or fractions.
+    """
+    few = len(words) <= 0.1 * len(numbers)
+    measured = numbers.nunique() > MIXED_VALUES and bool((numbers.dropna() % 1 != 0).any())
+    many = numbers.nunique() > MIXED_VALUES and len(words) <= 0.5 * len(numbers)
+    return few or many or measured or all(is_unknown(word) for word in words.unique())
+
+
+def is_unknown(word: str) -> bool:
+    """Whether a word says that there is no value, like "unknown"."""
+    return re.fullmatch(UNKNOWN, word.strip(), re.IGNORECASE) is not None
 
 
 def kind_of_moment(column: Series) -> str | None:
@@ -139,8 +157,9 @@ def kind_of_moment(column: Series) -> str | None:
 def to_moments(name: str, column: Series, format: str | None = None) -> Series:
     """Return the dates or times of a column, NaT where missing.
 
-    ISO dates (2015-03-01), dates with dots (1.3.2015) and times of day (14:30) are read without a format. A
-    date with slashes can be read in two ways, so its format must be declared, such as "%m/%d/%Y".
+    ISO dates (2015-03-01), dates with dots (1.3.2015), also both in one column, and times of day (14:30) are
+    read without a format. A date with slashes can be read in two ways, so its format must be declared, such
+    as "%m/%d/%Y"; several forms as "%m/%d/%Y | %Y-%m-%d".
     """
     import pandas as pd
 
@@ -149,7 +168,7 @@ def to_moments(name: str, column: Series, format: str | None = None) -> Series:
     known = column.dropna()
     text = pd.Series(to_text(known), index=known.index, dtype=str).str.strip()
     if format is not None:
-        read = pd.to_datetime(text, format=format, errors="coerce")
+        read = _read_forms(name, column, text, format)
     elif text.str.fullmatch(TIME).all():
         since = pd.to_timedelta(text.where(text.str.count(":") > 1, text + ":00"), errors="coerce")
         read = pd.Timestamp(0) + since.where(since < pd.Timedelta(days=1))
@@ -162,7 +181,10 @@ def to_moments(name: str, column: Series, format: str | None = None) -> Series:
             f"form: date_formats={{{name!r}: '%m/%d/%Y'}} or '%d/%m/%Y'."
         )
     else:
-        read = pd.to_datetime(text, format="ISO8601", errors="coerce")
+        dotted = text.str.fullmatch(DOTTED)
+        read = pd.to_datetime(text.mask(dotted), format="ISO8601", errors="coerce")
+        if dotted.any():
+            read = read.fillna(pd.to_datetime(text.where(dotted), format="%d.%m.%Y", errors="coerce"))
     wrong = read.isna()
     if wrong.any():
         first = column.index.get_loc(wrong[wrong].index[0])
@@ -172,6 +194,25 @@ def to_moments(name: str, column: Series, format: str | None = None) -> Series:
             f"time {expected}. Correct it, or declare the form with date_formats={{{name!r}: '%Y-%m-%d'}}."
         )
     return read.reindex(column.index)
+
+
+def _read_forms(name: str, column: Series, text: Series, format: str) -> Series:
+    """Return the dates of a column, each in the declared form that fits; refuse one that fits two forms."""
+    import pandas as pd
+
+    read = pd.Series(pd.NaT, index=text.index, dtype="datetime64[ns]")
+    for form in format.split(FORMS):
+        dates = pd.to_datetime(text, format=form, errors="coerce").astype("datetime64[ns]")
+        unclear = read.notna() & dates.notna() & (read != dates)
+        if unclear.any():
+            first = unclear[unclear].index[0]
+            where = show_row(column.index.get_loc(first))
+            raise BadData(
+                f"the column {name!r} has {text[first]!r} in {where}, which fits two of the declared forms "
+                f"{format!r} and is another day in each. Keep one of them, or write the dates alike."
+            )
+        read = read.fillna(dates)
+    return read
 
 
 def date_columns(name: str, parts: Sequence[str]) -> list[str]:

@@ -6,7 +6,6 @@ new`), and nothing of it is sent anywhere.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,15 +17,19 @@ from ..errors import BadData
 from ..parameters import nearest
 from .cells import (
     DOTTED,
+    FORMS,
     ISO,
     TIME,
     has_codes,
+    is_unknown,
     kind_of_moment,
     show_row,
     to_numbers,
     to_text,
     without_codes,
 )
+from .leaks import predict_alone
+from .misspellings import find_misspellings
 from .recipe import RARE_COUNT, RARE_SHARE, TOO_MANY
 from .skews import USUAL_ROWS
 from .table_files import CODE
@@ -43,6 +46,12 @@ PEOPLE = (
     r"(patient|person|subject|individual|participant|customer|client|member|case|mrn|patient_?nbr)"
     r"(_?(id|no|nr|nbr|number))?"
 )
+# what tells a person's name, or how to reach them, apart from a product's or a hospital's name
+PRIVATE = (
+    r"(.*_)?((first|last|middle|maiden|given|family|full|birth)_?names?|forenames?|surnames?|initials|e_?mail"
+    r"(_?address)?|(tele)?phone(_?(no|nr|number))?|mobile|fax|ssn|social_?security(_?(no|nr|number))?|street"
+    r"(_?address)?|address(_?[12])?|iban|passport(_?(no|nr|number))?)"
+)
 NEVER_LABELS = r"(sex|gender|male|female)"  # columns with two values that are hardly the outcome
 # an event, and the time until it or until the last look: together they are survival data
 EVENTS = r"(.*[_.])?(status|event|observed|cens(or(ed)?)?|died|dead|death|mortality|relapse)([_.].*)?"
@@ -51,7 +60,6 @@ DURATIONS = (
     r"(days|weeks?|months)"
 )
 SENTINELS = (-9999, -999, -99, -9, -1, 99, 999, 9999, 99999, 999999)
-UNKNOWN = r"(unknown|unk|none|missing|not (known|available|done|recorded)|n\.?a\.?|n/k|nk|-+|\.+|x+|tbd)"
 EMPTY = 0.95  # a column with more missing values than this has too few values to learn from
 PERFECT = 0.99  # the AUC, or accuracy, of one column alone above which it probably is the outcome itself
 IMBALANCED = 0.65
@@ -59,7 +67,7 @@ FEW_VALUES = 10  # a whole number with so few different values may be a code
 MANY_VALUES = 50  # categories with more values than this have hardly any rows for each
 CYCLES = {"hour": (0, 23), "month": (1, 12), "weekday": (0, 7), "dayofweek": (0, 7), "day_of_week": (0, 7)}
 FAR = 3  # spreads between other values and a code like 999 that a tail hardly reaches
-TYPO_RATIO = 10  # a typo is so much rarer than the word that was meant
+ISO_DAY = r"\d{4}-\d{1,2}-\d{1,2}"
 
 
 @dataclass(frozen=True)
@@ -232,7 +240,8 @@ def _inspect_column(name: str, column: Series, found: Inspection) -> None:
     known = column.dropna()
     share = 1 - len(known) / max(len(column), 1)
     if share > EMPTY:
-        _drop(name, found, "empty", f"{name!r} has {len(known)} values in {len(column)} rows.")
+        what = f"only {len(known)} of {len(column)} rows have" if len(known) else "no row has"
+        _drop(name, found, "empty", f"{what[0].upper()}{what[1:]} a value of {name!r}.")
         return
     distinct = known.nunique()
     if distinct <= 1:
@@ -260,6 +269,10 @@ def _inspect_column(name: str, column: Series, found: Inspection) -> None:
         or (text and distinct > TOO_MANY and 2 * distinct > len(known) and not _is_numeric_text(known))
     ):
         what = f"{name!r} has {distinct} different values in {len(known)} rows: an identifier or free text."
+        _drop(name, found, "identifier", what)
+        return
+    if re.fullmatch(PRIVATE, re.sub(r"[ .-]+", "_", name), re.IGNORECASE) and distinct > FEW_VALUES:
+        what = f"{name!r} has {distinct} different values and the name of what identifies people."
         _drop(name, found, "identifier", what)
         return
     if text and has_codes(column):
@@ -329,22 +342,39 @@ def _inspect_moment(name: str, column: Series, moment: str, found: Inspection) -
     text = f"{name!r} has {moment}s, like {example!r}."
     if not pd.api.types.is_datetime64_any_dtype(column):
         values = known.astype(str).str.strip()
-        if not values.str.fullmatch(f"{ISO}|{TIME}").all() and not values.str.fullmatch(DOTTED).all():
+        if values.str.fullmatch(f"{ISO}|{DOTTED}").all():
+            if 0 < values.str.fullmatch(DOTTED).sum() < len(values):
+                text += " Some are written like 2015-03-01 and some like 1.3.2015; both are read."
+        elif not values.str.fullmatch(TIME).all():
             form = find_date_format(values)
             if form is None:
                 what = "It can be read as month/day or day/month, or forms are mixed."
                 _drop(name, found, "date", f"{text} {what} Declare `dates` and `date_formats` to use it.")
                 return
             found.add("date_formats", {name: form})
-            text += f" All of them fit the form {form!r}."
+            text += (
+                f" They have several forms: {form!r}."
+                if FORMS in form
+                else f" All of them fit the form {form!r}."
+            )
     found.kinds[name] = moment
     found.add("dates", {name: parts})
     found.note(moment, name, text, f"Features: {', '.join(parts)}.")
 
 
 def find_date_format(values: Series) -> str | None:
-    """Return the only form of dates that all values have, or None."""
+    """Return the only form of dates that all values have, or None.
+
+    Where some have a form that is read in one way only (2015-03-01, 1.3.2015), it is one of several forms.
+    """
     import pandas as pd
+
+    clear = []
+    for pattern, form in ((ISO_DAY, "%Y-%m-%d"), (DOTTED, "%d.%m.%Y")):
+        fits = values.str.fullmatch(pattern)
+        if fits.any():
+            clear.append(form)
+            values = values[~fits]
 
     forms = [
         f"{day}{time}"
@@ -352,7 +382,7 @@ def find_date_format(values: Series) -> str | None:
         for time in ("", " %H:%M", " %H:%M:%S")
     ]
     fit = [f for f in forms if not pd.to_datetime(values, format=f, errors="coerce").isna().any()]
-    return fit[0] if len(fit) == 1 else None
+    return FORMS.join([*fit, *clear]) if len(fit) == 1 else None
 
 
 def _is_numeric_text(known: Series) -> bool:
@@ -373,7 +403,7 @@ def _inspect_mixed(name: str, known: Series, found: Inspection) -> None:
     what = (
         f"{name!r} has numbers and text: {_some(words)} in {int(numbers.isna().sum())} of {len(known)} rows."
     )
-    if len(words) <= 10 and (numbers.nunique() > 20 or all(_is_unknown(w) for w in words)):
+    if len(words) <= 10 and (numbers.nunique() > 20 or all(is_unknown(w) for w in words)):
         found.kinds[name] = "number"
         found.add("missing_codes", {name: words})
         found.note("mixed", name, what, "The texts are declared as missing.")
@@ -381,10 +411,6 @@ def _inspect_mixed(name: str, known: Series, found: Inspection) -> None:
     found.kinds[name] = "category"
     found.add("categories", name)
     found.note("mixed", name, what, "It is a category; rare values are read as 'other'.")
-
-
-def _is_unknown(word: str) -> bool:
-    return re.fullmatch(UNKNOWN, word.strip(), re.IGNORECASE) is not None
 
 
 def _key(name: str) -> str:
@@ -501,28 +527,7 @@ def _find_duration(rows: DataFrame, found: Inspection) -> None:
 
 
 def _find_typos(name: str, known: Series, found: Inspection, treatment: str) -> None:
-    """Find values that differ in case, spaces or one or two letters from a more frequent one."""
-    counts = known.astype(str).value_counts()
-    if len(counts) > 500:  # comparing all pairs of a long code list finds neighbors, not typos
-        return
-    few = counts[(counts < max(RARE_COUNT, RARE_SHARE * len(known)))]
-    pairs = []
-    for value in few.index:
-        folded = value.strip().casefold()
-        larger = [v for v in counts.index if counts[v] > counts[value]]
-        same = [v for v in larger if v.strip().casefold() == folded]
-        words = [
-            v
-            for v in larger
-            if len(v) > 4 and not re.search(r"\d", v) and counts[v] >= TYPO_RATIO * counts[value]
-        ]
-        close = same or (
-            difflib.get_close_matches(value, words, n=1, cutoff=0.85)
-            if len(value) > 4 and not re.search(r"\d", value)
-            else []
-        )
-        if close:
-            pairs.append(f"{value!r} for {close[0]!r}")
+    pairs = [f"{value!r} for {meant!r}" for value, meant in find_misspellings(known)]
     if pairs:
         shown = ", ".join(pairs[:5]) + (", …" if len(pairs) > 5 else "")
         found.note(
@@ -566,7 +571,7 @@ def _find_leaks(rows: DataFrame, found: Inspection) -> None:
         both = column.notna()
         if both.sum() < 20:
             continue
-        score = _predict_alone(column[both], target[both], found)
+        score, what = predict_alone(column[both], target[both], found.label, found.labels)
         if score >= PERFECT:
             found.add("drop", name)
             for key in ("dates", "date_formats", "missing_codes"):
@@ -574,50 +579,13 @@ def _find_leaks(rows: DataFrame, found: Inspection) -> None:
             if name in found.settings.get("categories", ()):
                 found.settings["categories"].remove(name)
             found.kinds[name] = "leakage suspect"
-            measure = (
-                "a correlation" if found.labels is None else "an AUC" if len(found.labels) == 2 else "a share"
-            )
+            measure = "a correlation" if found.labels is None else "an AUC"
             found.note(
                 *("leakage", name),
-                f"{name!r} alone predicts {found.label!r} with {measure} of {score:.3f}: it is probably "
-                "known only after the outcome, or is the outcome.",
+                f"{name!r} alone predicts {what} with {measure} of {score:.3f}: it is probably known only "
+                "after the outcome, or is the outcome.",
                 "Left out; take it out of `drop` if it is known beforehand.",
             )
-
-
-def _predict_alone(column: Series, target: Series, found: Inspection) -> float:
-    """Return how well one column predicts the label: |correlation|, AUC, or the share of right guesses."""
-    import pandas as pd
-
-    numeric = pd.api.types.is_numeric_dtype(column)
-    y = (
-        to_numbers(target)
-        if found.labels is None
-        else np.unique(to_text(target).astype(str), return_inverse=True)[1]
-    )
-    if not numeric:
-        place = np.unique(to_text(column).astype(str), return_inverse=True)[1]
-        counts = np.bincount(place)
-        if len(counts) > 0.2 * len(place):
-            return 0.0  # nearly one value for each row predicts anything
-        means = np.bincount(place, weights=y) / counts
-        x = means[place]
-        if found.labels is not None and len(found.labels) > 2:
-            table = np.zeros((len(counts), len(found.labels)))
-            np.add.at(table, (place, y), 1)
-            return float(table.max(axis=1).sum() / len(y)) if found.majority < 0.9 else 0.0
-    else:
-        x = to_numbers(column)
-    if found.labels is None or len(found.labels) > 2:
-        if x.std() == 0 or y.std() == 0:
-            return 0.0
-        return float(abs(np.corrcoef(x, y)[0, 1]))
-    ones = int(y.sum())
-    if ones in (0, len(y)):
-        return 0.0
-    ranks = pd.Series(x).rank().to_numpy()
-    auc = (ranks[y == 1].sum() - ones * (ones + 1) / 2) / (ones * (len(y) - ones))
-    return float(max(auc, 1 - auc))
 
 
 def _most_frequent(known: Series) -> str:

@@ -143,7 +143,7 @@ def _text(value: Any, row: int, where: str) -> str:
     if isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_):
         return str(int(value))
     raise BadData(
-        f"{where}: row {row} has {value!r:.80}, a {type(value).__name__}; an id must be text or an "
+        f"{where}: row {row + 1} has {value!r:.80}, a {type(value).__name__}; an id must be text or an "
         "integer. "
         "Read the column as text, so that leading zeros stay and integers do not become floats."
     )
@@ -165,6 +165,6 @@ def _first_of_each(digests: np.ndarray) -> np.ndarray:
 
 
 def show_rows(rows: list[int]) -> str:
-    """Format the first few row numbers for a message."""
-    shown = ", ".join(map(str, rows[:5]))
+    """Format the first few positions for a message: as their owner counts rows, from 1."""
+    shown = ", ".join(str(row + 1) for row in rows[:5])
     return f"row{'s' if len(rows) > 1 else ''} {shown}" + (", …" if len(rows) > 5 else "")

@@ -120,7 +120,11 @@ def tally_party(chunks: Chunks, y: Tensor, rules: Rules, subgroups: Subgroups | 
     In the clear, its own small subgroups are merged; in a hidden sum those of all parties are, afterwards.
     """
     codes = torch.zeros(0) if subgroups is None else subgroups.codes
-    return _as_sent(tally_chunks(chunks, y, rules, subgroups, codes), rules, subgroups)
+    if rules.own is None:
+        return _as_sent(tally_chunks(chunks, y, rules, subgroups, codes), rules, subgroups)
+    own = rules.own.begin()
+    tally = tally_chunks(_measured(chunks, y, own), y, rules, subgroups, codes)
+    return _as_sent(tally._replace(own=own.sums()), rules, subgroups)
 
 
 def _as_sent(tally: Tally, rules: Rules, subgroups: Subgroups | None) -> Tally:
@@ -367,6 +371,8 @@ def gather(
         metrics |= _subgroups(tally, subgroups, rules, {n: a.total for n, a in known.items()})
     if own is not None:
         metrics |= own.measure()
+    elif rules.own is not None and total is not None and float(total.total.rows):
+        metrics |= rules.own.from_sums(total.own)
     if rules.sums_only:
         pooled = None if total is None or classes is None or not personal else _accuracy(total.total)
         return metrics if pooled is None else {**metrics, "personal_accuracy": pooled}

@@ -6,6 +6,9 @@ rows, and an approximation for others (an F1 score, a correlation).
 
 An object, such as those of torchmetrics, is updated with one party after the other: the sum of the states
 that each party would have. Objects that keep every prediction cannot be summed and need a test set.
+
+Parties that send messages send sums (`RunningMetrics.sums`), as one vector that is added like their counts:
+of a function its value times the rows, and the rows; of an object its states.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,9 +27,10 @@ from ..errors import BadParameter
 
 @dataclass(frozen=True, eq=False)
 class OwnMetrics:
-    """Functions and objects by name."""
+    """Functions and objects by name; `code` has the name and the digest of those that are approved code."""
 
     metrics: Mapping[str, Any]
+    code: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.metrics)
@@ -39,9 +43,40 @@ class OwnMetrics:
         """Metrics of no rows yet, to which rows are added."""
         return RunningMetrics(self.metrics)
 
+    def objects(self) -> list[str]:
+        """The names of objects with states."""
+        return [name for name, metric in self.metrics.items() if is_object(metric)]
+
     def unsummable(self) -> list[str]:
         """The names of objects that keep every prediction."""
         return [name for name, metric in self.metrics.items() if is_object(metric) and _keeps_rows(metric)]
+
+    def unsendable(self) -> list[str]:
+        """The names of objects whose states a party cannot send as sums."""
+        return [name for name, metric in self.metrics.items() if is_object(metric) and not _has_sums(metric)]
+
+    def from_sums(self, sums: Tensor) -> dict[str, float]:
+        """The metrics of the sums of all parties; none of no rows."""
+        running = self.begin()
+        found: dict[str, float] = {}
+        for name in sorted(running.order):
+            if name in running.objects:
+                metric, finite = running.objects[name], True
+                for state, start in metric._defaults.items():
+                    mine, sums = sums.split([start.numel(), len(sums) - start.numel()])
+                    value = mine.view(start.shape)
+                    if not start.is_floating_point():  # NaN and infinity have no whole number
+                        finite = finite and bool(torch.isfinite(value).all())
+                        value = value.nan_to_num(0.0, 0.0, 0.0).round()
+                    setattr(metric, state, start + value.to(start.dtype))
+                metric._update_count = 1  # torchmetrics warns where nothing was added
+                value = running._call(name, metric.compute)
+                found[name] = _as_number(name, value) if finite else math.nan
+            else:
+                (total, rows), sums = sums[:2].tolist(), sums[2:]
+                if rows:
+                    found[name] = total / rows
+        return found
 
 
 class RunningMetrics:
@@ -90,6 +125,21 @@ class RunningMetrics:
                 found[name] = math.fsum(v * n for v, n in zip(values, rows)) / sum(rows)
         return found
 
+    def sums(self) -> Tensor:
+        """What a party sends of its rows, as one vector of float64; zeros of no rows."""
+        measured = {} if not self.shapes else self.measure()
+        rows = float(sum(len(y) for parts in self.kept.values() for _, y in parts))
+        parts: list[Tensor] = []
+        for name in sorted(self.order):  # a contract does not keep the order
+            if name in self.objects:
+                metric = self.objects[name]
+                for state, start in metric._defaults.items():
+                    parts.append((getattr(metric, state) - start).detach().cpu().double().reshape(-1))
+            else:
+                value = measured.get(name, 0.0)
+                parts.append(torch.tensor([value * rows if rows else 0.0, rows], dtype=torch.float64))
+        return torch.cat(parts)
+
     def _call(self, name: str, function: Any, *values: Any) -> Any:
         try:
             return function(*values)
@@ -111,6 +161,18 @@ def is_object(metric: Any) -> bool:
 
 def _keeps_rows(metric: Any) -> bool:
     return any(isinstance(value, list) for value in getattr(metric, "_defaults", {}).values())
+
+
+def _has_sums(metric: Any) -> bool:
+    """Whether all states of an object are tensors that torchmetrics adds up over processes."""
+    states, reductions = getattr(metric, "_defaults", {}), getattr(metric, "_reductions", {})
+    children = metric.children() if isinstance(metric, torch.nn.Module) else ()
+    return (
+        bool(states)
+        and all(isinstance(start, Tensor) for start in states.values())
+        and all(getattr(reductions.get(name), "__name__", "") == "dim_zero_sum" for name in states)
+        and not any(is_object(child) for child in children)  # a wrapper: its states are in other objects
+    )
 
 
 def _as_number(name: str, value: Any) -> float:

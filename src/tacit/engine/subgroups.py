@@ -22,17 +22,22 @@ from .other_counts import count_rows
 SMALL = "small groups"
 PARTS = ("confusion", "positive", "negative")  # the whole numbers among counts
 SUMS = ("rows", "loss", "moments")
+NOTHING = torch.zeros(0, dtype=torch.float64)
 
 
 class Tally(NamedTuple):
-    """The counts of all rows and, where subgroups are declared, those of each ([cells, …])."""
+    """The counts of all rows and, where subgroups are declared, those of each ([cells, …]).
+
+    `own` has the sums of a user's own metrics; it is empty without any.
+    """
 
     total: Counts
     cells: Counts | None = None
+    own: Tensor = NOTHING
 
     def add(self, other: Tally) -> Tally:
         cells = None if self.cells is None or other.cells is None else self.cells.add(other.cells)
-        return Tally(self.total.add(other.total), cells)
+        return Tally(self.total.add(other.total), cells, self.own + other.own)
 
     @property
     def parts(self) -> list[Counts]:
@@ -40,10 +45,9 @@ class Tally(NamedTuple):
 
     @property
     def sums(self) -> Tensor:
-        """Rows, summed loss and moments of every part, as one vector of float64."""
-        return torch.cat(
-            [v.reshape(-1).double().cpu() for c in self.parts for v in (c.rows, c.loss, c.moments)]
-        )
+        """Rows, summed loss and moments of every part, then own metrics, as one vector of float64."""
+        counted = [v.reshape(-1).double().cpu() for c in self.parts for v in (c.rows, c.loss, c.moments)]
+        return torch.cat([*counted, self.own])
 
     @property
     def numbers(self) -> Tensor:
@@ -65,7 +69,7 @@ class Tally(NamedTuple):
             parts = {n: v.double().view(getattr(c, n).shape) for n, v in zip(PARTS, whole)}
             real = {n: v.view(getattr(c, n).shape) for n, v in zip(SUMS, (rows, loss, moments))}
             filled.append(Counts(**parts, **real))
-        return Tally(*filled)
+        return Tally(filled[0], filled[1] if len(filled) > 1 else None, sums)
 
 
 def _length(counts: Counts, names: Sequence[str]) -> int:

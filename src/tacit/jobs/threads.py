@@ -1,4 +1,4 @@
-"""How many threads torch uses while a small network is trained.
+"""How many threads torch uses while a small network is trained, and BLAS while parties compute sums.
 
 A layer of a few hundred rows takes microseconds. Shared between threads, it takes as long, and the threads
 spin while they wait for each other. On two busy cores, 10 epochs of a split network on 6,000 rows of
@@ -36,3 +36,20 @@ def one_thread_if(small: bool) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Let numpy's matrix products use one thread in this block, if threadpoolctl is installed.
+
+    A party's matrices have thousands of rows and tens of columns: a product takes a millisecond, and on a
+    busy machine its threads spin while they wait for each other. A round of a regression over 100 parties
+    took 8.9 CPU seconds with two threads beside 14 other processes (benchmarks/stats.py), and 1 with one.
+    """
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        yield
+        return
+    with threadpool_limits(1, "blas"):
+        yield

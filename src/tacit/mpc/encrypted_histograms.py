@@ -106,13 +106,13 @@ async def hold_columns(
     terms: HistogramTerms,
     codes: np.ndarray,
     layout: Layout,
-    sides: Callable[[bytes], np.ndarray],
+    sides: Callable[[np.ndarray], np.ndarray],
     add_rows: AddRows = bfv.add_rows_numpy,
     noise: Noise | None = None,
 ) -> TreeShapes:
     """The program of a holder of columns: answers sums and sides until the trees are finished.
 
-    `codes`: rows × columns, the cell of each; `sides(record)`: which rows go left, and keeps the split;
+    `codes`: rows × columns, the cell of each; `sides(records)`: which rows go left, and keeps the splits;
     `noise`: what is added to the sums before they are opened.
     """
     if layout.cells > MOST_CELLS:
@@ -163,8 +163,7 @@ async def hold_columns(
                 "more was answered."
             )
         records = check_array(label, message.records, (count, RECORD), torch.uint8, "splits")
-        left = np.stack([sides(record.tobytes()) for record in records])
-        await _send_sides(channel, left)
+        await _send_sides(channel, sides(records))
 
 
 async def _add_masks(

@@ -34,11 +34,14 @@ The helper then learns the sums over anonymous cells, without rows, columns' nam
 of each holder; a split is under a pad that only F can remove.
 
 Semi-honest parties; the helper colludes with none. A label holder that deviates can choose G and u so that
-sums and sides are those of single rows: F cannot see it, only bound how much it answers.
+sums and sides are those of single rows: F cannot see it, only bound how much it answers. With reveal="splits"
+the helper sees the sums, and refuses gradients, trees and nodes that the agreed ones never have
+(boost/vertical_checks.py).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -131,12 +134,12 @@ async def hold_columns(
     terms: HistogramTerms,
     codes: np.ndarray,
     layout: Layout,
-    sides: Callable[[bytes], np.ndarray],
+    sides: Callable[[np.ndarray], np.ndarray],
     noise: Noise | None = None,
 ) -> TreeShapes:
     """The program of a holder of columns: answers sums and sides until the trees are finished.
 
-    `codes`: rows × columns, the cell of each; `sides(record)`: which rows go left, and keeps the split;
+    `codes`: rows × columns, the cell of each; `sides(records)`: which rows go left, and keeps the splits;
     `noise`: what is added to the sums before they are opened.
     """
     n, label = terms.rows, terms.label_at
@@ -194,7 +197,7 @@ async def hold_columns(
             if len(message.serials) != count:
                 raise ProtocolError(f"{label!r} sent splits without their pads.")
             records ^= np.stack([pads.take(serial) for serial in message.serials])
-        sides_left = np.stack([np.packbits(sides(record.tobytes())) for record in records])
+        sides_left = np.packbits(sides(records), axis=1)
         b, c = _bytes(tape, count, _bits(n)), _bytes(tape, count, _bits(n))
         await me.send(
             label,
@@ -353,7 +356,7 @@ class LabelSide:
         await self.me.send(self.terms.holders, shapes)
 
 
-Search = Callable[[Layout, np.ndarray, np.ndarray | None], list[tuple[float, bytes]]]
+Search = Callable[[Layout, np.ndarray, np.ndarray | None, np.ndarray], list[tuple[float, bytes]]]
 
 
 async def help_sums(
@@ -361,7 +364,8 @@ async def help_sums(
 ) -> str:
     """The helper's program: deal randomness; with reveal="splits" also search. Returns the trees' digest.
 
-    `search(layout, nodes × cells × k words, usable columns)` gives (gain, record) of each node.
+    `search(layout, nodes × cells × k words, usable columns, which nodes are roots)` gives (gain, record) of
+    each node.
     """
     label, tapes, pads = terms.label_at, {}, {}
     for name in terms.names:
@@ -420,6 +424,9 @@ async def _find(
     channels = k // (max(request.news, default=0) + 1)
     if len(request.news) != nodes or not nodes or channels < 1 or k % channels or min(request.news) < 0:
         raise ProtocolError(f"{label!r} sent nodes that do not belong to its sums.")
+    pairs = Counter(request.news)
+    is_root = np.array([p < 0 and pairs[new] == 1 for p, new in zip(request.parents, request.news)])
+    of_columns: list[np.ndarray] = []  # what each column adds up to: all the same
     gains = torch.empty(nodes, len(layouts), dtype=torch.float64)
     records = torch.empty(nodes, len(layouts), RECORD, dtype=torch.uint8)
     at = 0
@@ -428,6 +435,13 @@ async def _find(
         for sender in (label, name):
             message = await me.recv(sender, PaddedSums)
             total += check_array(sender, message.values, total.shape, torch.int64, "sums")
+        if layout.widths:
+            of_columns.append(np.add.reduceat(total, layout.offsets, axis=1))
+            if (np.concatenate(of_columns, axis=1) != of_columns[0][:, :1]).any():
+                raise ProtocolError(
+                    f"the sums of {name!r} do not add up to those of other columns: it, or {label!r}, did "
+                    "not follow the protocol."
+                )
         fresh = total.reshape(-1, channels, layout.cells)
         last = before.get(name, [])
         hists = []
@@ -440,7 +454,7 @@ async def _find(
         own = [c - at for c in request.columns if 0 <= c - at < len(usable)]
         usable[own] = True
         at += len(usable)
-        found = search(layout, np.stack(hists).transpose(0, 2, 1), usable)
+        found = search(layout, np.stack(hists).transpose(0, 2, 1), usable, is_root)
         for node, (gain, record) in enumerate(found):
             gains[node, place] = gain
             pad = _bytes(pads[name], RECORD)

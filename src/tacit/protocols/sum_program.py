@@ -51,7 +51,7 @@ from ..parties.message import Message
 from . import secagg, sum_of_all
 from .checked_sums import OPENED, TAGS, Checker, Checks
 from .consent import Commitment, OneSum
-from .departures import AboutOneSet, Questions, mark, read_first
+from .departures import BEGAN, AboutOneSet, Questions, mark, read_first
 from .joining import shown
 from .rounds import run_sum
 from .step_vectors import StepVectors, shorten
@@ -271,9 +271,9 @@ async def client(
                 whole = last.restore(message.vectors, message.kept)
                 message = SumStep(step, message.session, message.keys, whole)
             last.vectors = message.vectors
-            asked = _locate(program, rules, step, message.vectors)
-            sent, vector = _answer(me.name, program, table, answers, message, asked, checker, last)
-            packed = checker is None and count_words(program, *asked) is not None
+            first, down = read_first(program, rules.may_leave, step, message.vectors)
+            sent, vector = _answer(me.name, program, table, answers, message, checker, last, first)
+            packed = checker is None and count_words(program, step - first, down) is not None
             terms = rules.terms(len(vector), program.bound, sent, packed)
             if rules.threshold == 1 and begins is None:
                 # one message and no answer to wait for: nothing that a restarted server could interrupt
@@ -325,16 +325,16 @@ def _answer(
     table: T,
     answers: Answers,
     message: SumStep,
-    asked: tuple[int, Down],
     checker: Checker | None = None,
     last: StepVectors | None = None,
+    first: int = 0,
 ) -> tuple[bytes, np.ndarray]:
     """Return the digest of the request and the vector that answers it: the kept one, if there is one.
 
-    `asked` is the program's own step, and what it is sent (`_locate`).
+    `first` is the step at which the program began.
     """
-    step, sent_down = message.step, message.vectors
-    own, down = asked
+    step, sent_down, own = message.step, message.vectors, message.step - first
+    down = {k: v for k, v in sent_down.items() if k not in (OPENED, BEGAN)}
     if not 0 <= own < program.max_steps:
         raise ProtocolError(
             f"the coordinator asks {name!r} for step {step + 1}; the agreed program has {program.max_steps} "
@@ -361,8 +361,7 @@ def _answer(
             before is None
             or not own
             or not implements(type(program), Chained)
-            or before[0]
-            == digest_of_step(step - 1, mark(cast(Chained, program).preceding(own, down), step - own))
+            or before[0] == digest_of_step(step - 1, mark(cast(Chained, program).preceding(own, down), first))
         )
         once = cast(AsksOnce, program).once(computed) if implements(type(program), AsksOnce) else None
         if once is not None and answers.has_asked(once):
@@ -400,12 +399,6 @@ def _answer(
         )
     answers.keep(step, sent, vector, once)
     return sent, vector
-
-
-def _locate(program: SumProgram[Any, Any], rules: SumRules, step: int, vectors: Down) -> tuple[int, Down]:
-    """Return which step of the program a request is, and what it is sent."""
-    first, down = read_first(program, rules.may_leave, step, vectors)
-    return step - first, {name: v for name, v in down.items() if name != OPENED} if rules.checked else down
 
 
 def _tag(message: SumStep) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,13 @@ def numbers(frame: pd.DataFrame, column: str) -> np.ndarray:
     """Return a column as float64. Missing values are NaN; infinities are refused."""
     series = frame[column]
     if not (pd.api.types.is_numeric_dtype(series.dtype) or pd.api.types.is_bool_dtype(series.dtype)):
+        texts = series[pd.to_numeric(series, errors="coerce").isna() & series.notna()]
+        example = (
+            f"row {texts.index[0]} has {texts.iloc[0]!r}" if len(texts) else f"its type is {series.dtype}"
+        )
         raise BadData(
-            f"column {column!r} is not numeric (its type is {series.dtype}). Convert it, or declare it as a "
-            "category.",
+            f"column {column!r} is not numeric ({example}). Replace such cells by missing values, or declare "
+            "it as a category.",
             outside=f"its column {column!r} of the agreed job is not numeric",
         )
     values: np.ndarray = series.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -96,10 +101,34 @@ def levels_of(frames: Mapping[str, pd.DataFrame], column: str, owner: str) -> li
             f"the number of levels of {column!r}",
             len(found),
             f"at most {MOST_LEVELS}",
-            "Declare the levels of interest (categories={...}; the rest is counted as 'other'), or use "
+            _explain(found, column)
+            + "Declare the levels of interest (categories={...}; the rest is counted as 'other'), or use "
             "tacit.stats.heavy_hitters.",
         )
     return sorted(found, key=_natural)
+
+
+def _explain(found: set[str], column: str) -> str:
+    """Say why a column that is no category is read as one, if it is plain to see."""
+    texts = sorted(v for v in found if _natural(v)[0])
+    if 0 < len(texts) < 0.2 * len(found):
+        shown = ", ".join(map(repr, texts[:3]))
+        verb = "is" if len(texts) == 1 else "are"
+        return (
+            f"Nearly all values of {column!r} are numbers, but {shown} {verb} not: replace such cells by "
+            "missing values. "
+        )
+    if all(_is_date(v) for v in found):
+        return f"{column!r} contains dates: turn it into a number, such as days since a date. "
+    return ""
+
+
+def _is_date(text: str) -> bool:
+    try:
+        date.fromisoformat(text[:10])
+    except ValueError:
+        return False
+    return True
 
 
 def _natural(text: str) -> tuple[int, float, str]:

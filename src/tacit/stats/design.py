@@ -33,6 +33,8 @@ _SYNTAX = (
     ast.unaryop, ast.cmpop, ast.Call, ast.Attribute, ast.keyword, ast.List, ast.Tuple,
 )  # fmt: skip
 
+MANY_LEVELS = 20  # of a column whose levels are nearly all numbers: a category has fewer
+
 Scalar = str | int | float | bool
 
 
@@ -84,6 +86,11 @@ def read_formula(formula: str, *, response: bool) -> Variables:
     try:
         parsed = formulaic.Formula(formula)
     except Exception as error:
+        if "`.` operator" in str(error):
+            raise BadParameter(
+                f"formula {formula!r}: '.' for all columns is not allowed, because parties agree on the "
+                "columns of a model. Name them: 'outcome ~ age + sex'."
+            ) from None
         raise BadParameter(f"formula {formula!r} cannot be read: {_first_line(error)}") from error
     left, right = getattr(parsed, "lhs", None), getattr(parsed, "rhs", parsed)
     if not all(isinstance(side, formulaic.SimpleFormula) for side in (left, right) if side is not None):
@@ -195,6 +202,11 @@ def count_kinds(
     kinds, levels = [], []
     for position, name in enumerate(names):
         column = frame[name]
+        if pd.api.types.is_datetime64_any_dtype(column.dtype) and name not in declared:
+            raise BadData(
+                f"column {name!r} contains dates. Turn it into a number, such as days since a date, or into "
+                "a category, such as the year."
+            )
         is_category = name in declared or name in categorical or not _is_numeric(column)
         kinds += [0, 1] if is_category else [1, 0]
         if is_category and name not in declared:
@@ -243,6 +255,13 @@ def agree(
             levels[name] = tuple(plain_level(v) for v in declared[name])
         elif texts:
             levels[name] = tuple(sorted(found.get(name, ()), key=lambda v: (isinstance(v, str), v)))
+    texts = [name for name, values in levels.items() if name not in declared and _are_numbers(values)]
+    if texts:
+        raise BadData(
+            f"{owner}: {', '.join(map(repr, texts))}: nearly all of its values are numbers, and some are "
+            "text, so that every number would be a level. Replace the texts by missing values, or declare "
+            "the levels: levels={…}."
+        )
     few = [name for name, values in levels.items() if len(values) < 2]
     if few:
         raise BadData(
@@ -251,6 +270,22 @@ def agree(
             "Leave it out: there is nothing to compare."
         )
     return Agreement(levels)
+
+
+def _are_numbers(values: Sequence[Scalar]) -> bool:
+    """Whether a column is of numbers, with some text among them: a cell "n/a", or one wrong in a file."""
+    if len(values) < MANY_LEVELS:
+        return False
+    numbers = [v for v in values if not isinstance(v, str) or _is_number(v)]
+    return len(values) > len(numbers) > 0.8 * len(values)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def check_agreement(
@@ -358,6 +393,12 @@ def model_matrix(
             raise BadData(f"column {name!r} has text, but the parties agreed that it has numbers.")
         else:
             columns[name] = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    infinite = [n for n, c in columns.items() if n not in agreement.levels and np.isinf(c).any()]
+    if infinite and not every_row:
+        raise BadData(
+            f"column{'s' * (len(infinite) > 1)} {', '.join(map(repr, infinite))} "
+            f"{'have' if len(infinite) > 1 else 'has'} infinite values. Replace or remove them."
+        )
     index = pd.RangeIndex(len(frame))
     matrices = spec.get_model_matrix(pd.DataFrame(columns, index=index), context={})
     right, left = getattr(matrices, "rhs", matrices), getattr(matrices, "lhs", None)

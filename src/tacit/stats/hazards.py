@@ -27,12 +27,15 @@ from ..errors import BadData, ProtocolError
 from ..protocols.departures import BEGIN_AGAIN
 from ..protocols.sum_steps import Down
 from . import design, rare_rows, risk_sets
+from .concentration import sum_leverages
 from .disclosure import LEAST, check_concentration, check_saturated, count_values
 from .lifetimes import COUNT_BOUND, _codes, check_cells, count_powers, read_events, read_times, to_cells
 from .newton import INTERCEPT, Scaling, upper
 from .recall import recall
 from .risk_sets import RiskRows
 
+FIRST_NEWTON = 2  # the step whose sums show whether columns rest on few rows
+WHITENING = "whitening"
 COUNT, RISK, GRAM, SITE, TEST, BIN = 1, 2, 3, 4, 5, 6
 POWERS = 41
 MOST_BINS = 50_000  # cells of the table of scores by grid point
@@ -134,14 +137,15 @@ class CoxProgram:
             return counts + exact.LIMBS * (2 * p + triangle + 2 * (p + 1) + more)
         if phase == GRAM:
             return exact.LIMBS * triangle
+        more = triangle if WHITENING in down else 0
         if phase == SITE:
-            return exact.LIMBS * (1 + p + triangle + rare_rows.POWERS * p)
+            return exact.LIMBS * (1 + p + triangle + rare_rows.POWERS * p + more)
         if phase == TEST and self.by_site:
             return exact.LIMBS * (3 + 2 * p + 3)
         k = int(down["starts"][-1])
         if phase == RISK:
             sums = k * ((1 + p) * (1 + self.is_efron) + self.is_weighted)
-            return exact.LIMBS * (sums + rare_rows.POWERS * p)
+            return exact.LIMBS * (sums + rare_rows.POWERS * p + more)
         if phase == TEST:
             return exact.LIMBS * k * p
         if phase == BIN:
@@ -173,15 +177,20 @@ class CoxProgram:
             return self._count(rows, agreement, int(down["cells"]))
         check_saturated(int(down["rows"]), rows.x.shape[1])
         placed = self._place(rows, down)
+        tested = []
+        if WHITENING in down:
+            if step != FIRST_NEWTON or phase not in (RISK, SITE):
+                raise BadData(f"the agreed model has no test of its columns in step {step + 1}.")
+            tested = [sum_leverages(placed.x, down[WHITENING].numpy())]
         if self.by_site:
-            return exact.encode(self._own(rows, placed, down, phase))
+            return exact.encode(np.concatenate([self._own(rows, placed, down, phase), *tested]))
         beta = down["beta"].numpy()
         check_predictor(placed, beta)
         if phase == RISK:
             sums = risk_sets.sum_risk_sets(placed, beta, self.is_efron)
             parts = [*(sums if self.is_efron else sums[:2])]
             parts += [placed.sum_deaths()] if self.is_weighted else []
-            parts.append(placed.powers)
+            parts += [placed.powers, *tested]
             return exact.encode(np.concatenate([part.reshape(-1) for part in parts]))
         if phase == GRAM:
             weights = risk_sets.gram_weights(placed, beta, down["a"].numpy(), down["b"].numpy())

@@ -13,11 +13,11 @@ import torch
 from ..crypto import exact
 from ..errors import BadData
 from ..protocols.sum_steps import Down
-from . import design, rare_rows, risk_sets
+from . import concentration, design, rare_rows, risk_sets
 from .ascent import NEARLY, Ascent
 from .disclosure import check_values
 from .families import load_scipy
-from .hazards import BIN, COUNT, GRAM, POWERS, RISK, SITE, TEST, CoxProgram, count_bins, write
+from .hazards import BIN, COUNT, GRAM, POWERS, RISK, SITE, TEST, WHITENING, CoxProgram, count_bins, write
 from .inference import chi2_p
 from .lifetimes import cells_from_powers, describe_grid, grid_times
 from .newton import Scaling, check_columns, invert, symmetric
@@ -115,21 +115,31 @@ def coordinate(program: CoxProgram) -> Generator[Down, np.ndarray, CoxEstimate]:
     # l2 is as for glm: of −log-likelihood/n + l2/2 Σβ², in the columns' own units
     ascent = Ascent(np.zeros(p), rows * program.l2 / scale**2, np.zeros(p))
 
+    whitening: list[np.ndarray] = []
+    if program.min_count > 1:
+        whitening.append(concentration.whiten(rows * spread / np.outer(scale, scale)))
+
     def check(total: np.ndarray) -> np.ndarray:
+        leverages = None
+        if whitening:
+            total, leverages = np.split(total, [-triangle])
         rest, powers = np.split(total, [-rare_rows.POWERS * p])
         rare_rows.check_columns(OWNER, names, powers, rows, program.min_count)
+        if leverages is not None:
+            concentration.check_span(OWNER, names, whitening.pop(), leverages, rows, program.min_count)
         return rest
 
     null = None
     rounds, part, sums, ties = 2, None, None, None
     for _ in range(program.max_rounds):
         down = {**base, "beta": write(ascent.point)}
+        first_down = {**down, **({WHITENING: write(whitening[0])} if whitening else {})}
         if layout is None:
-            total = check(exact.decode((yield {**down, "phase": torch.tensor(SITE)})))
+            total = check(exact.decode((yield {**first_down, "phase": torch.tensor(SITE)})))
             part = Partial(float(total[0]), total[1 : 1 + p], symmetric(total[1 + p :], p))
             rounds += 1
         else:
-            total = check(exact.decode((yield {**down, "phase": torch.tensor(RISK)})))
+            total = check(exact.decode((yield {**first_down, "phase": torch.tensor(RISK)})))
             k = len(layout.points)
             died = total[-k:] if program.is_weighted else layout.deaths
             sums = _read_sums(total, k, p, program.is_efron)

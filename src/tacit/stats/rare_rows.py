@@ -9,9 +9,8 @@ are found from sums over all parties:
               indicator of each is in the span
 
 Four power sums tell whether a column has two values, and how many rows have the rarer one: kurtosis equals
-skewness² + 1 for two values, and for nothing else. What is not found: columns of three or more values that
-are nearly two (with jitter), indicators that only several numeric columns together give (x and x² of three
-values, a difference of two columns), and a column of numbers as an outcome.
+skewness² + 1 for two values, and for nothing else. Columns that are nearly so, and indicators that several
+columns give together, are found in `concentration.py`. What is not found: few events in a frequent level.
 """
 
 from __future__ import annotations
@@ -108,8 +107,9 @@ def check_columns(owner: str, names: Sequence[str], powers: np.ndarray, rows: in
 
 
 def _refuse(owner: str, few: Sequence[str], least: int) -> None:
+    more = f" and {len(few) - 5} more" if len(few) > 5 else ""
     raise QueryRefused(
         f"{owner}: of all parties' rows, 1 to {least - 1} alone have another value in "
-        f"{', '.join(map(repr, few[:20]))}, and figures about so few are nearly theirs. Merge the level with "
-        "another, leave the column out, or set min_count=1 if they may be shown."
+        f"{', '.join(map(repr, few[:5]))}{more}, and figures about so few are nearly theirs. Merge the level "
+        "with another, leave the column out, or set min_count=1 if they may be shown."
     )

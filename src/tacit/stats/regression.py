@@ -26,12 +26,15 @@ from ..protocols.departures import BEGIN_AGAIN
 from ..protocols.sum_steps import Down
 from . import design, families, rare_rows
 from .ascent import Ascent
+from .concentration import sum_leverages
 from .disclosure import LEAST, check_concentration, check_saturated, count_values
 from .glm_sums import Pieces, count_third, firth_pieces, newton_pieces
 from .newton import Scaling, check_columns, invert, is_positive, solve, symmetric, upper
 from .recall import recall
 
 AGREE, START, NEWTON, FINISH = 0, 1, 2, 3
+FIRST_NEWTON = 2  # the step whose sums show whether columns rest on few rows
+WHITENING = "whitening"
 SITES = 3  # with fewer, the products of the sites' scores show each of them
 
 
@@ -126,6 +129,11 @@ class GlmProgram:
         return exact.BOUND
 
     @property
+    def _tests_span(self) -> bool:
+        """Whether sums show if a combination of columns rests on few rows (concentration.py)."""
+        return self.min_count > 1
+
+    @property
     def _estimates_alpha(self) -> bool:
         return self.family == "negative_binomial" and self.alpha is None
 
@@ -160,10 +168,17 @@ class GlmProgram:
         phase = int(down["phase"])
         if phase == START:
             agreement = design.Agreement.from_tensor(down["levels"])
-            numbers = 3 + 3 * p + triangle + 2 * (p + 1) + rare_rows.cells_length(self.formula, agreement)
+            numbers = (
+                3
+                + 3 * p
+                + triangle * (1 + self._tests_span)
+                + 2 * (p + 1)
+                + rare_rows.cells_length(self.formula, agreement)
+            )
         elif phase == NEWTON:
             numbers = self._sizes.count(p) + self._sizes.count(1) + rare_rows.POWERS * p
             numbers += (count_third(p) + triangle) if self.firth else 0
+            numbers += triangle if WHITENING in down else 0
         else:
             numbers = 2 + triangle
         return exact.LIMBS * numbers
@@ -201,7 +216,12 @@ class GlmProgram:
         scaling = _read_scaling(down)
         x = rows.scaled(scaling)
         if phase == NEWTON:
-            return exact.encode(np.concatenate([self._newton(rows, x, down), rows.power_sums(scaling)]))
+            parts = [self._newton(rows, x, down), rows.power_sums(scaling)]
+            if WHITENING in down:
+                if step != FIRST_NEWTON or not self._tests_span:
+                    raise BadData(f"the agreed model has no test of its columns in step {step + 1}.")
+                parts.append(sum_leverages(x, down[WHITENING].numpy(), rows.variance_weights, rows.frequency))
+            return exact.encode(np.concatenate(parts))
         if phase != FINISH or not self._has_finish:
             raise BadData(f"the coordinator asked for phase {phase}, which is not part of the agreed model.")
         return exact.encode(self._finish(rows, x, down))
@@ -261,6 +281,7 @@ class GlmProgram:
                 w @ x**2,
                 x.T @ (weight * z),
                 upper(x.T @ (weight[:, None] * x)),
+                *([upper(x.T @ (w[:, None] * x))] if self._tests_span else []),
                 count_values(np.column_stack([x, y])),
                 rows.cells,
             ]

@@ -11,12 +11,12 @@ import torch
 from ..crypto import exact
 from ..errors import BadData
 from ..protocols.sum_steps import Down
-from . import design, rare_rows
+from . import concentration, design, rare_rows
 from .ascent import NEARLY, Ascent
 from .disclosure import check_values
 from .glm_sums import NewtonSums, count_third, read_third
 from .newton import Scaling, check_columns, invert, solve, symmetric
-from .regression import FINISH, NEWTON, SITES, START, GlmEstimate, GlmProgram, write_scaling
+from .regression import FINISH, NEWTON, SITES, START, WHITENING, GlmEstimate, GlmProgram, write_scaling
 
 OWNER = "glm"
 Sums = Generator[Down, np.ndarray, GlmEstimate]
@@ -41,8 +41,10 @@ def coordinate(program: GlmProgram) -> Sums:
     total = exact.decode((yield {**levels, "phase": torch.tensor(START)}))
     weight, frequency, mean_y = total[0], total[1], total[2] / total[0]
     first, second, moment = (total[3 + k * p : 3 + (k + 1) * p] for k in range(3))
-    numbers, cells = np.split(total, [3 + 3 * p + p * (p + 1) // 2 + 2 * (p + 1)])
-    gram = symmetric(numbers[3 + 3 * p : -2 * (p + 1)], p)
+    triangle = p * (p + 1) // 2
+    grams = triangle * (1 + program._tests_span)
+    numbers, cells = np.split(total, [3 + 3 * p + grams + 2 * (p + 1)])
+    gram = symmetric(numbers[3 + 3 * p : 3 + 3 * p + triangle], p)
     if program.model.name == "binomial" and mean_y in (0.0, 1.0):
         raise BadData(f"{OWNER}: the outcome {program.variables.response[0]!r} is {mean_y:g} in all rows.")
     columns = [*names, program.variables.response[0]]
@@ -55,6 +57,11 @@ def coordinate(program: GlmProgram) -> Sums:
         check_columns(back.T @ gram @ back, names, OWNER)
     start = solve(back.T @ gram @ back + np.diag(_ridge(program, frequency, scaling)), back.T @ moment)
 
+    whitening = None
+    if program._tests_span:
+        unweighted = symmetric(numbers[3 + 3 * p + triangle : 3 + 3 * p + 2 * triangle], p)
+        whitening = concentration.whiten(back.T @ unweighted @ back)
+
     state = _State(program, scaling, names, counts, frequency)
     state.begin(start, mean_y)
     base = {**levels, **write_scaling(scaling), "phase": torch.tensor(NEWTON)}
@@ -64,8 +71,16 @@ def coordinate(program: GlmProgram) -> Sums:
         down = {**base, "point": _tensor(state.fit.point), "null": _tensor(state.null.point)}
         if program.firth:
             down["inverse"] = _tensor(state.inverse)
-        total, powers = np.split(exact.decode((yield down)), [-rare_rows.POWERS * p])
+        tested, whitening = whitening, None
+        if tested is not None:
+            down[WHITENING] = _tensor(tested)
+        total = exact.decode((yield down))
+        if tested is not None:
+            total, leverages = np.split(total, [-triangle])
+        total, powers = np.split(total, [-rare_rows.POWERS * p])
         rare_rows.check_columns(OWNER, names, powers, counts.rows, program.min_count)
+        if tested is not None:
+            concentration.check_span(OWNER, names, tested, leverages, frequency, program.min_count)
         sums = state.take(total, p, is_penalized) or sums
         if state.is_done:
             break
@@ -92,6 +107,8 @@ def _check_size(program: GlmProgram, counts: Counts, agreement: design.Agreement
     response = program.variables.response[0]
     if response in agreement.levels:
         raise BadData(f"{OWNER}: the outcome {response!r} is text. Code it as 0 and 1, or as a number.")
+    if p == 0:
+        raise BadData(f"{OWNER}: the formula {program.formula!r} has no terms and no intercept.")
     if counts.rows <= p + program._estimates_alpha:
         raise BadData(
             f"{OWNER}: {counts.rows} complete rows at all parties together, and {p} coefficients. A "

@@ -46,6 +46,11 @@ def check_frames(fed: Any, owner: str, least: int = 1) -> dict[str, pd.DataFrame
     for name, frame in frames.items():
         if not isinstance(name, str) or not name:
             problems.append(f"{name!r}: a party's name is a word")
+        numbers = [c for c in frame.columns if not isinstance(c, str)]
+        if numbers:
+            problems.append(
+                f"{name!r}: column {numbers[0]!r} has no text as its name (frame.columns.map(str) makes one)"
+            )
         texts = frame.columns.map(str)  # a number and a text may be the same name
         twice = texts[texts.duplicated()].tolist()
         if twice:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ..data.cells import show_row
 from ..errors import BadData, BadParameter, MissingExtra, TacitError
 from ..parameters import bad, nearest
 
@@ -119,8 +120,8 @@ class Column:
             value = series.iloc[row]
             raise BadData(
                 f"the column {self.name!r}: {value.item() if isinstance(value, np.generic) else value!r} in "
-                f"row {row} {why} ({int(wrong.sum())} such rows). Declare a wider domain, or correct the "
-                "rows."
+                f"{show_row(row)} {why} ({int(wrong.sum())} such rows). Declare a wider domain, or correct "
+                "the rows."
             )
 
     def fit_to_domain(self, x: np.ndarray) -> np.ndarray:
@@ -414,7 +415,7 @@ def as_float(series: pd.Series, name: str) -> np.ndarray:
         ) from None
     if np.isinf(x).any():
         raise BadData(
-            f"the column {name!r} contains an infinite number in row {int(np.flatnonzero(np.isinf(x))[0])}. "
+            f"the column {name!r} contains an infinite number in {show_row(int(np.isinf(x).argmax()))}. "
             "Replace it by a finite number or a missing value."
         )
     return x

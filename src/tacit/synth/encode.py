@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.cells import show_row
 from ..errors import BadData, BadParameter
 from .columns import check_known
 from .constraints import Combinations
@@ -169,8 +170,8 @@ class Layout:
         if (codes < 0).any():
             raise BadData(
                 f"{int((codes < 0).sum())} rows have a combination of {self.variables[i].name} that is not "
-                f"allowed, first in row {int(np.flatnonzero(codes < 0)[0])}. Add it to `allowed`, or correct "
-                "the rows."
+                f"allowed, first in {show_row(int((codes < 0).argmax()))}. Add it to `allowed`, or "
+                "correct the rows."
             )
         return codes
 

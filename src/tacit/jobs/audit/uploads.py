@@ -62,7 +62,7 @@ def observe(p: Plan, module: nn.Module, rows: Rows) -> View:
     alone = not any(s.hides for s in p.guard)
     plan = _with_victim(p, rows, alone)
     task = make_task(plan)
-    start = _start(task, module)
+    start = start_at(task, module)
     caught: list[tuple[np.ndarray, Tensor, State]] = []
     cohort = Cohort(
         task, [start], [dataclasses.replace(plan.run(), choose=lambda _: np.arange(len(plan.fed)))]
@@ -161,7 +161,8 @@ def _with_victim(p: Plan, rows: Rows, alone: bool) -> Plan:
     )
 
 
-def _start(task: Task, module: nn.Module) -> State:
+def start_at(task: Task, module: nn.Module) -> State:
+    """The server's state with the weights of a module."""
     start = task.initial()
     values = dict(module.named_parameters())
     start["w"] = torch.cat([values[s.name].detach().reshape(-1).float() for s in task.parameters]).to(

@@ -25,6 +25,7 @@ from ...protocols.joining import WITHHELD, Admission, Ready, Work, attend
 from ...protocols.sum_program import Answers, KeptAnswers
 from ...protocols.together import together
 from ...stats.tables import from_plain
+from ..threads import one_blas_thread
 from .answers import AnswerFile
 from .contract import SumContract
 
@@ -201,7 +202,7 @@ async def party(
         )
         raise _Over
 
-    with suppress(_Over):
+    with suppress(_Over), one_blas_thread():
         await together(attend(me, server, __version__, prepare), work())
     return result
 

@@ -42,6 +42,7 @@ from ...runtimes.inprocess import InProcess
 from ...runtimes.processes import Processes
 from ...stats.privacy import Private
 from ...stats.tables import check_frames, to_plain
+from ..threads import one_blas_thread
 from .contract import SumContract, is_checked
 from .parties import Departures, coordinator, member, party
 
@@ -64,6 +65,18 @@ def run_sums(
     `owner` is the function named in error messages. `pooled` are the rows of all parties in one table, for a
     program whose sums do not depend on the partition: a simulation computes them in one pass.
     """
+    with one_blas_thread():
+        return _run_sums(program, fed, runtime, guard, owner, pooled)
+
+
+def _run_sums(
+    program: SumProgram[pd.DataFrame, R],
+    fed: Any,
+    runtime: Any,
+    guard: Any,
+    owner: str,
+    pooled: pd.DataFrame | None,
+) -> tuple[R, Ledger]:
     frames, ledger, stage = check_frames(fed, owner), Ledger(), check_guard(guard, owner)
     if isinstance(program, Private):
         ledger.spend(program.spend)

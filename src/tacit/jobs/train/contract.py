@@ -20,10 +20,18 @@ from typing import Any
 import torch
 
 from ... import aggregate, guard, models, own_code, pace, selection
-from ...config.train import BALANCED, SIMULATED, algorithm_from_table, algorithm_table, loss_name
+from ...config.train import (
+    BALANCED,
+    SIMULATED,
+    algorithm_from_table,
+    algorithm_table,
+    loss_name,
+    metrics_table,
+)
 from ...config.train import SETTINGS as TRAIN_SETTINGS
+from ...engine.own_metrics import OwnMetrics, is_object
 from ...errors import BadJob, TacitError
-from ...own_code import Approved
+from ...own_code import Approved, OwnLoss
 from ...parameter_shapes import NAME as SHAPES
 from ...parameter_shapes import ParameterShapes
 from ...parameters import from_table, to_table, whole
@@ -32,7 +40,7 @@ from .elsewhere import Deployed, Elsewhere
 from .plan import Plan, make_plan
 from .preparing import program_of
 
-FORMAT = 3
+FORMAT = 4
 MOST_BYTES = (
     1 << 20
 )  # of a contract's text: a table with thousands of columns and categories takes a tenth of it
@@ -56,6 +64,7 @@ KEYS = (
     "losses",
     "scores",
     "client",
+    "metrics",
 )
 
 
@@ -116,6 +125,8 @@ class Contract:
             "scores": p.picks,
             # parties train with scripts of their own, and agree on this
             "client": None if p.client is None else to_table(p.client.agreed),
+            # a user's own, which parties compute of their held-out rows
+            "metrics": None if p.party_rules.own is None else metrics_table(p.party_rules.own),
         }
         return cls(json.loads(json.dumps(tables)))  # tuples become lists, as they are on the wire
 
@@ -182,6 +193,10 @@ class Contract:
                 raise NotAgreed(
                     "the job's model is code, which a server cannot send. Use one of tacit's own models."
                 )
+            if isinstance(t["train"].get("loss"), dict) and "loss" not in own:
+                own["loss"] = loss_from_code(t["train"]["loss"], approved, "contract, loss")
+            if t["metrics"] is not None and "metrics" not in own:
+                own["metrics"] = metrics_from_code(t["metrics"], approved, "contract, metrics")
             labels = None if not t["classes"] else tuple(map(str, range(t["classes"])))
             fed = Elsewhere.of(t["federation"], tuple(t["parties"]), tuple(t["features"]), labels, ())
             if not isinstance(t["losses"], bool) or not isinstance(t["scores"], bool):
@@ -198,7 +213,7 @@ class Contract:
                 aggregate=aggregate.Best() if t["scores"] else None,
                 client=t["client"],
                 **{name: t["train"][name] for name in SETTINGS}
-                | {name: own[name] for name in ("loss",) if name in own},
+                | {name: own[name] for name in ("loss", "metrics") if name in own},
             )
             same = Contract.of(p, t["data"], t["server"], t["features"]).text == self.text
         except (TacitError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -256,6 +271,12 @@ class Contract:
                 + (", from which each of the two learns the other's part" if len(t["parties"]) == 2 else "")
             )
         model = "own code" if t["model"] is None else t["model"].get("name")
+        if isinstance(train["loss"], dict):
+            model += f", loss {train['loss'].get('name')}"
+        if t["metrics"] is not None:
+            rows += "; of held-out rows also " + ", ".join(
+                f"{name} by {table.get('name')}" for name, table in t["metrics"].items()
+            )
         return (
             f"contract {self.digest[:12]} of {t['server']!r} in {t['federation']!r}: "
             f"{t['algorithm'].get('name')}, model {model}, "
@@ -286,6 +307,35 @@ def model_from_code(table: Mapping[str, Any], approved: Approved | None, where: 
     if not callable(factory):
         raise BadJob(f"{where}: {table['name']} is {type(factory).__name__}; it must be a function.")
     return models.OwnModel(table["name"], table["digest"], factory)
+
+
+def _load_code(table: Any, approved: Approved | None, where: str) -> Any:
+    if not isinstance(table, Mapping) or set(table) != {"name", "digest"}:
+        raise BadJob(f"{where}: code takes a name and a digest, as `tacit code` prints them.")
+    return (approved or Approved()).load(table["name"], table["digest"])
+
+
+def loss_from_code(table: Any, approved: Approved | None, where: str) -> OwnLoss:
+    """The loss of a table that names code, if the owner approved it; nothing else is imported."""
+    loss = _load_code(table, approved, where)
+    if not callable(loss) or isinstance(loss, type):
+        what = f"the class {loss.__name__}" if isinstance(loss, type) else f"a {type(loss).__name__}"
+        raise BadJob(f"{where}: {table['name']} is {what}; it must be a function of outputs and targets.")
+    return OwnLoss(table["name"], table["digest"], loss)
+
+
+def metrics_from_code(tables: Any, approved: Approved | None, where: str) -> OwnMetrics:
+    """The metrics of a table that names code for each, if the owner approved all of it."""
+    if not isinstance(tables, Mapping) or not tables:
+        raise BadJob(f"{where}: write a name for each, with the code's name and digest.")
+    found = {name: _load_code(table, approved, f"{where}.{name}") for name, table in tables.items()}
+    for name, metric in found.items():
+        if isinstance(metric, type) or not (callable(metric) or is_object(metric)):
+            raise BadJob(
+                f"{where}.{name}: {tables[name]['name']} is {metric!r:.60}; it must be a function of outputs "
+                "and targets, or an object of torchmetrics."
+            )
+    return OwnMetrics(found, {name: dict(table) for name, table in tables.items()})
 
 
 def _entry(table: Any, key: str) -> Any:
@@ -379,6 +429,12 @@ class Limits:
                 f"the server's job has min_rows = {train['min_rows']}; without an agreed job at least "
                 f"{self.min_rows} is asked for, because counts "
                 f"on few rows show them. {AGREE}"
+            )
+        if contract.tables["metrics"] is not None:
+            raise NotAgreed(
+                "the server's job asks for metrics that are code; without an agreed job none are sent, "
+                "because code that was approved for another use may tell of single rows. "
+                f"{AGREE}"
             )
         if train["subgroups"]:
             raise NotAgreed(

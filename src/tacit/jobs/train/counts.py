@@ -1,6 +1,6 @@
 """The counts of an evaluation as a party sends them, and how many bytes that takes.
 
-    sums     float64   rows, summed loss, and the sums that intervals and errors need
+    sums     float64   rows, summed loss, the sums that intervals and errors need, and those of own metrics
     cells    int16/32  the cell of every row in the confusion matrix and in each histogram, sorted (with
                        more than 1,000 classes: its true class and whether it is hit, its predicted class); or
     dense    int32     the number of rows in every cell, where that is shorter
@@ -80,14 +80,16 @@ def _adds_up(c: Counts) -> bool:
 def blank_tally(p: Plan) -> Tally:
     """Return the counts of no rows, whose shapes are those of every party."""
     labels = tuple(p.fed.rows.y.shape[1:])  # one a row, or one a token
+    rules = p.party_rules
     groups = None if len(p.fed.test.y) else p.fed.subgroups  # those of a test set are the server's
-    return tally_rows(
+    tally = tally_rows(
         torch.zeros(0, *labels, p.fed.classes or 1),
         torch.zeros(0, *labels, dtype=torch.int64 if p.fed.classes else torch.float32),
-        p.rules,
+        rules,
         groups,
         torch.zeros(0, 0 if groups is None else len(groups.columns), dtype=torch.int64),
     )
+    return tally if rules.own is None else tally._replace(own=rules.own.begin().sums())
 
 
 def is_listed(entries: int, cells: int) -> bool:

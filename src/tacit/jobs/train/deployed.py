@@ -5,8 +5,9 @@ they can check beforehand.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -34,7 +35,7 @@ from ..devices import device_for
 from ..ledger_file import record_command
 from ..lifetime import read_lifetime
 from ..owner import Owner
-from .contract import Agreement, Contract, model_from_code
+from .contract import Agreement, Contract, loss_from_code, metrics_from_code, model_from_code
 from .elsewhere import Deployed, Elsewhere
 from .member import member
 from .own_loop import Exchange
@@ -61,10 +62,22 @@ def read(
             raise BadJob(f"{where}: {error}") from None
         code["algorithm"] = algorithm_from_table(tables.pop("algorithm"), own, where)
     if isinstance(named := tables.get("model"), dict) and own_code.is_code(named.get("name")):
-        try:
+        with _in_file(file):
             code["model"] = model_from_code(tables.pop("model"), approved, "model")
-        except TacitError as error:
-            raise BadJob(f"{file}, {error}") from None
+    if isinstance(train_table := tables.get("train"), dict):
+        loss = train_table.get("loss")
+        if own_code.is_code(loss):
+            raise BadJob(
+                f'{file}, train, loss: code needs its digest: loss = {{ name = "{loss}", digest = "…" }}, as '
+                "`tacit code` prints them."
+            )
+        if isinstance(loss, dict):
+            tables["train"] = {k: v for k, v in train_table.items() if k != "loss"}
+            with _in_file(file):
+                code["loss"] = loss_from_code(loss, approved, "train, loss")
+    if "metrics" in tables:
+        with _in_file(file):
+            code["metrics"] = metrics_from_code(tables.pop("metrics"), approved, "metrics")
     settings = toml.table(str(file), "train", tables.get("train", {}))
     for name in SIMULATED:
         if name in tables or name in settings:
@@ -92,6 +105,14 @@ def read(
     if isinstance(options["model"], models.Pretrained):
         raise BadJob(f"{file}, model: weights are for simulations. Leave them out here.")
     return layout, options | code
+
+
+@contextlib.contextmanager
+def _in_file(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except TacitError as error:
+        raise BadJob(f"{file}, {error}") from None
 
 
 def read_outline(layout: dict[str, Any], where: str) -> tuple[tuple[int, ...], int]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from ...algorithms.types import State
 from ...crypto import exact
 from ...crypto.agree import SIGNATURE, Identity
+from ...engine.metrics import Counts
 from ...engine.subgroups import Tally
 from ...errors import BadParameter
 from ...guard import Guard
@@ -96,7 +97,8 @@ class HiddenCounts:
 
     `blank` are the counts of no rows; their shapes give the vector's layout. Counts are whole numbers; losses
     and moments are summed exactly (crypto/exact.py), in limbs of 16 bits. A party with a sum that is not
-    finite, or too large, says so in a number of its own, and the total's sums are then infinite.
+    finite, or too large, says so in a number of its own, and the total's sums are then infinite; likewise,
+    in a second number, for the sums of a user's own metrics, where there are any.
     """
 
     def __init__(
@@ -123,9 +125,13 @@ class HiddenCounts:
         """The most rows of a party: their sum fits 31 bits. With many parties, half a limb must fit."""
         return max((1 << 31) // (2 * self.parties), 1 << HALF)
 
+    @property
+    def flags(self) -> int:
+        return 2 if len(self.blank.own) else 1
+
     def terms(self, sent: bytes = b"") -> secagg.SecAggTerms:
         stage = self.guard.hiding
-        length = 1 + 2 * exact.LIMBS * len(self.blank.sums) + len(self.blank.numbers)
+        length = self.flags + 2 * exact.LIMBS * len(self.blank.sums) + len(self.blank.numbers)
         active = isinstance(stage, SecAgg) and stage.adversary == "active"
         return check(
             secagg.SecAggTerms(
@@ -147,20 +153,27 @@ class HiddenCounts:
         mine = unpack_tally(sent, self.blank) if sent else self.blank
         sums = mine.sums.numpy()
         fits = np.abs(sums) < LARGEST  # not so the loss of a diverged model
-        limbs, bad = exact.encode(np.where(fits, sums, 0.0)), int(not fits.all())
+        limbs, first = exact.encode(np.where(fits, sums, 0.0)), len(sums) - len(mine.own)
+        bad = [int(not fits[:first].all()), int(not fits[first:].all())][: self.flags]
         sign, size = np.sign(limbs), np.abs(limbs)
         low, high = sign * (size & ((1 << HALF) - 1)), sign * (size >> HALF)
         halves = torch.from_numpy(np.concatenate([low, high]))
-        return torch.cat([torch.tensor([bad]), halves, mine.numbers])
+        return torch.cat([torch.tensor(bad), halves, mine.numbers])
 
     def decode(self, total: Tensor) -> Tally:
         n = exact.LIMBS * len(self.blank.sums)
-        low, high, numbers = total[1:].split([n, n, len(self.blank.numbers)])
+        flags, rest = total[: self.flags], total[self.flags :]
+        low, high, numbers = rest.split([n, n, len(self.blank.numbers)])
         sums = torch.from_numpy(exact.decode((low + (high << HALF)).numpy()))
         tally = self.blank.fill(sums, numbers)
-        if not int(total[0]):
+        if int(flags[-1]) and len(tally.own):
+            tally = tally._replace(own=torch.full_like(tally.own, math.nan))
+        if not int(flags[0]):
             return tally
-        return Tally(*(c._replace(loss=torch.full_like(c.loss, math.inf)) for c in tally.parts))
+        cells = tally.cells
+        return tally._replace(
+            total=_without_loss(tally.total), cells=None if cells is None else _without_loss(cells)
+        )
 
     async def server(
         self, me: Party, r: int, names: Sequence[str], within: float | None, sent: bytes
@@ -173,6 +186,10 @@ class HiddenCounts:
         await secagg.client(
             me, self.encode(vectors), self.terms(sent), self.identities.get(me.name), boss, commitment
         )
+
+
+def _without_loss(counts: Counts) -> Counts:
+    return counts._replace(loss=torch.full_like(counts.loss, math.inf))
 
 
 def _mean_traffic(protocol: Any, terms: Any, guard: Guard, names: Sequence[str]) -> tuple[int, int]:

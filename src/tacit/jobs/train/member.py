@@ -25,6 +25,7 @@ from ...data.federation import Federation, Rows
 from ...data.pipeline import Pipeline
 from ...data.private_preparation import PrivatePreparation
 from ...engine.losses import Objective
+from ...engine.own_metrics import OwnMetrics
 from ...engine.task import Task
 from ...errors import BadData, BadJob, BadRun, BudgetSpent, ProtocolError, TacitError
 from ...files import write_atomic
@@ -60,6 +61,7 @@ from .table_defaults import party_l2
 
 log = logging.getLogger("tacit.party")
 ACCEPTED = "accepted.jsonl"  # the contracts this party accepted, in its folder
+METRIC = "metric "  # before the name of a metric, in what `code_spec` returns
 MOST_OFFERS = 1000  # of a server to one process: each is an entry of the owner's log
 
 
@@ -463,7 +465,7 @@ class ClientWork:
             p.batch_size,
             p.local_steps,
             guard,
-            p.rules,
+            p.party_rules,
         )
         self.mine = (
             Member(self.name, fed, task, *settings)
@@ -961,13 +963,17 @@ def code_spec(p: Plan, who: str) -> str:
     )
     if p.objective.is_own:
         own["loss"] = p.loss
+    for name, metric in {} if p.party_rules.own is None else p.party_rules.own.metrics.items():
+        own[f"{METRIC}{name}"] = metric
     specs = {name: specify_code(thing, f"the {name} of {who}") for name, thing in own.items()}
     return json.dumps(specs) if specs else ""
 
 
 def read_code(text: str) -> dict[str, Any]:
     """Import the code of a plan's options, by what `code_spec` returned."""
-    return {name: find_program(spec) for name, spec in json.loads(text).items()} if text else {}
+    found = {name: find_program(spec) for name, spec in json.loads(text).items()} if text else {}
+    metrics = {name.removeprefix(METRIC): found.pop(name) for name in list(found) if name.startswith(METRIC)}
+    return {**found, **({"metrics": OwnMetrics(metrics)} if metrics else {})}
 
 
 def task_from_job(job: Mapping[str, Any], rows: Rows) -> Task:

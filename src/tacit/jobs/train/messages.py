@@ -52,6 +52,7 @@ from .trainer import Records, RoundRecord, RunContext, Trainer, evaluates, make_
 
 SERVER = "server"
 SUBGROUPS = "SubgroupCounts"  # the kind, in a ledger, of the opened sum of counts by subgroup
+OWN = "OwnMetrics"  # the same of counts with sums of a user's own metrics
 Uploads = dict[str, tuple[float, State]] | protocol.SumResult
 
 
@@ -367,7 +368,7 @@ class MessageTrainer(Trainer):
             p.batch_size,
             p.local_steps,
             self.guard,
-            p.rules,
+            p.party_rules,
         )
 
     def client(self, k: int, member: Member) -> Callable[[Party], Any]:
@@ -581,10 +582,13 @@ class MessageTrainer(Trainer):
                 reveals = tested_reveals(self.plan)
             ledger.record(s.party, s.sender, s.kind, reveals, count=s.count, bytes=s.bytes, how=s.how)
         kinds = {s.kind for s in merged.seen}
-        was_tested = protocol.Test.kind in kinds and SUBGROUPS not in kinds  # a resumed run has the line
-        if self.plan.sums_only and counts_subgroups(self.plan) and was_tested:
+        # of sums that are more than the usual counts; a resumed run has the line
+        more = SUBGROUPS if counts_subgroups(self.plan) else OWN if self.plan.party_rules.own else ""
+        # between real parties, models to be tested are in the ledgers of their receivers
+        was_tested = (protocol.Test.kind in kinds or self.plan.runtime == "parties") and more not in kinds
+        if self.plan.sums_only and more and was_tested:
             what = tested_reveals(self.plan)
-            ledger.record(SERVER, all_parties(self.plan), SUBGROUPS, what, how="executed")
+            ledger.record(SERVER, all_parties(self.plan), more, what, how="executed")
         return ledger
 
 

@@ -117,6 +117,11 @@ class Plan(TrainConfig):
         )
 
     @property
+    def party_rules(self) -> Rules:
+        """What a party reports of its held-out rows: own metrics are of the test set, if there is one."""
+        return self.rules._replace(own=None) if len(self.fed.test.y) else self.rules
+
+    @property
     def talks(self) -> bool:
         """Whether parties exchange messages at all; in the baselines nobody does."""
         return not self.pooled and self.members is None

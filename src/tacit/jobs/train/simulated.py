@@ -378,6 +378,8 @@ def tested_reveals(p: Plan) -> str:
         else f"one party's counts on at least {p.min_rows} held-out rows"
     )
     by = f", and the same by {', '.join(p.subgroups)}{unmerged(p)}" if counts_subgroups(p) else ""
+    if p.party_rules.own is not None:
+        by += f", and sums of the job's own metrics ({', '.join(p.party_rules.own.names)})"
     if p.fed.classes is None:
         return f"{whose}: sums of errors, targets and their powers{by}"
     return f"{whose}: confusion matrix, summed loss and Brier score, score histograms{by}"

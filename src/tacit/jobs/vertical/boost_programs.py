@@ -26,6 +26,7 @@ from ...boost.encrypted_rows import add_encrypted_rows
 from ...boost.kernels import multiply_words
 from ...boost.splits import SplitRules
 from ...boost.vertical_bins import OwnBins, OwnSplit, to_permuted
+from ...boost.vertical_checks import find_false_sums, find_false_trees
 from ...boost.vertical_grower import HELD_OUT, LEAF, Grower, VerticalRules, VerticalTree, find_records
 from ...config.vertical_boost import BACKENDS, VerticalBoostConfig
 from ...crypto.prg import KEY
@@ -194,13 +195,14 @@ async def hold_columns(
         settings = await _learn_backend(me, label_at, settings)
     terms = make_terms(names, label_at, helper, len(codes), settings, outputs)
     stamp(me, settings)
-    cells, splits = codes.numpy(), list[OwnSplit]()
+    cells, splits, requests = codes.numpy(), list[OwnSplit](), list[int]()
     order = _shuffle(me, cells.shape[1])  # others do not know which column is which
 
-    def sides(record: bytes) -> np.ndarray:
-        split = OwnSplit.read(to_permuted(record, order), own.bins)
-        splits.append(split)
-        return split.sides(cells)
+    def sides(records: np.ndarray) -> np.ndarray:
+        asked = [OwnSplit.read(to_permuted(record.tobytes(), order), own.bins) for record in records]
+        requests.extend([requests[-1] + 1 if requests else 0] * len(asked))
+        splits.extend(asked)
+        return np.stack([split.sides(cells) for split in asked])
 
     layout = Layout((own.bins.widths[order] + 1).tolist(), own.bins.is_category[order].tolist())
     if settings["backend"] == "he":
@@ -209,7 +211,7 @@ async def hold_columns(
         )
     else:
         shapes = await histograms.hold_columns(me, terms, cells[:, order], layout, sides)
-    trees = check_shapes(shapes, len(names), names.index(me.name), len(splits))
+    trees = check_shapes(shapes, len(names), names.index(me.name), outputs, requests, make_rules(settings))
     masked = (await me.recv(label_at, MaskedLeaves)).values
     if masked.dtype is not torch.int64 or tuple(masked.shape) != (count_leaves(trees),):
         raise ProtocolError(f"{label_at!r} sent masked values of other leaves than the trees have.")
@@ -229,17 +231,25 @@ def stamp(me: Party, settings: Mapping[str, Any]) -> None:
     me.ledger.stamp(SUMS if settings["reveal"] == "sums" else SPLITS)
 
 
-def check_shapes(shapes: TreeShapes, parties: int, place: int, splits: int) -> list[dict[str, Any]]:
-    """Return the shape of the trees as plain values; raise ProtocolError unless they are trees."""
+def check_shapes(
+    shapes: TreeShapes, parties: int, place: int, outputs: int, requests: Sequence[int], rules: VerticalRules
+) -> list[dict[str, Any]]:
+    """Return the shape of the trees as plain values; raise ProtocolError unless they are the agreed trees.
+
+    `requests`: in which request each of this party's splits was asked for.
+    """
+    if len({len(shapes.left), len(shapes.owner), len(shapes.split)}) != 1:
+        raise ProtocolError("the label holder sent incomplete trees.")
     trees = []
     for left, owner, split in zip(shapes.left, shapes.owner, shapes.split):
         tree = {"left": left.tolist(), "owner": owner.tolist(), "split": split.tolist()}
-        problem = check_tree(tree, parties, {place: splits})
+        problem = check_tree(tree, parties, {place: len(requests)})
         if problem:
             raise ProtocolError(f"the label holder sent {problem}.")
         trees.append(tree)
-    if len({len(shapes.left), len(shapes.owner), len(shapes.split)}) != 1:
-        raise ProtocolError("the label holder sent incomplete trees.")
+    problem = find_false_trees(trees, outputs, place, requests, rules)
+    if problem:
+        raise ProtocolError(f"the label holder sent {problem}.")
     return trees
 
 
@@ -357,7 +367,7 @@ async def help_all(
     if settings["backend"] == "he":  # it only helps to predict
         return {"mark": (await me.recv(label_at, SumsEnd)).mark, "leaf_key": key.hex()}
     terms = make_terms(names, label_at, helper, rows, settings, outputs)
-    rules = make_rules(settings).split
+    rules = make_rules(settings)
     scale = 1.0, 1.0
     if settings["reveal"] == "splits":
         units = (await me.recv(label_at, SumUnits)).units
@@ -365,8 +375,13 @@ async def help_all(
             raise ProtocolError(f"{label_at!r} sent units that no gradient has.")
         scale = units[0], units[1]
 
-    def search(layout: Layout, sums: np.ndarray, usable: np.ndarray | None) -> list[tuple[float, bytes]]:
-        return find_records(layout.widths, layout.is_category, sums, usable, rules, scale)
+    def search(
+        layout: Layout, sums: np.ndarray, usable: np.ndarray | None, is_root: np.ndarray
+    ) -> list[tuple[float, bytes]]:
+        problem = find_false_sums(sums, layout.widths, is_root, rows, rules)
+        if problem:
+            raise ProtocolError(f"{label_at!r} asked for {problem}.")
+        return find_records(layout.widths, layout.is_category, sums, usable, rules.split, scale)
 
     mark = await histograms.help_sums(me, terms, multiply_words, search)
     return {"mark": mark, "leaf_key": key.hex()}

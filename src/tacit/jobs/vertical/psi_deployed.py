@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...crypto import group
+from ...data.cells import show_row
 from ...data.identifiers import IdSet, identify
 from ...data.table_files import check_table_name, read_chunks, read_header, write_table
 from ...errors import BadData, BadKit, ProtocolError
@@ -110,8 +111,8 @@ def read_values(file: str | Path, column: str) -> list[int]:
             values.append(int(text))
         except ValueError:
             raise BadData(
-                f"{file}, column {column!r}: row {row} has {text!r:.80}; the sum is exact, so it must be an "
-                "integer."
+                f"{file}, column {column!r}: {show_row(row)} has {text!r:.80}; the sum is exact, so "
+                "it must be an integer."
             ) from None
     return values
 

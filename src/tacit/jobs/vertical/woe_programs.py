@@ -71,7 +71,7 @@ def _terms(names: Sequence[str], label_at: str, helper: str, rows: int, text: st
     return HistogramTerms(tuple(names), label_at, helper, rows, 1, 0, "sums", text)
 
 
-def _refuse_splits(record: bytes) -> np.ndarray:
+def _refuse_splits(records: np.ndarray) -> np.ndarray:
     raise ProtocolError("weights of evidence have no splits.")
 
 
