@@ -95,6 +95,8 @@ def test_a_job_is_started_paused_and_resumed_from_the_page(
         other = page.context.new_page()
         other.goto(address)
         other.wait_for_selector("#rows tr .value:not(:empty)", timeout=60_000)  # it has rounds
+        other.close()
+        page.bring_to_front()
         page.click("#started button:has-text('Pause')")
         page.wait_for_selector("#started .stopped", timeout=60_000)
         assert "Resume with" in (tmp_path / "runs" / "ui-logs" / "job.log").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Hashable
 
 from ..report.layout import Section, table
@@ -10,6 +11,9 @@ from ..report.numbers import truncate
 from ..report.page import Contents
 from .jobs import Jobs
 from .shell import href
+
+# exit codes of a command that was stopped; the second if it had not begun to listen for that
+STOPPED = (130, -signal.SIGTERM)
 
 
 def _form(root: str, verb: str, text: str, fields: dict[str, str], sure: str = "") -> Safe:
@@ -40,7 +44,13 @@ def contents(root: str, jobs: Jobs) -> Contents:
     for job in reversed(jobs.started.values()):
         code = job.process.poll()
         state = (
-            "running" if code is None else "finished" if code == 0 else "stopped" if code == 130 else "failed"
+            "running"
+            if code is None
+            else "finished"
+            if code == 0
+            else "stopped"
+            if code in STOPPED
+            else "failed"
         )
         act = (
             _form(root, "stop", "Pause", {"name": job.name}, f"Pause {job.name}? It can be resumed.")
