@@ -76,6 +76,7 @@ def test_an_owner_approves_a_job_in_the_browser_and_the_coordinator_sees_who_is_
     assert json.loads((place / "runs" / "r" / "events.jsonl").read_text().splitlines()[-1])["kind"] == "end"
 
 
+@pytest.mark.slow  # two processes that import torch, on a page that the fast tests cover
 def test_a_job_is_started_paused_and_resumed_from_the_page(
     seen: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
