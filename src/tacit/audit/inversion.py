@@ -3,7 +3,9 @@
 Exact rows from a linear layer: L. T. Phong, Y. Aono, T. Hayashi, L. Wang, S. Moriai: "Privacy-Preserving Deep
 Learning via Additively Homomorphic Encryption", TIFS 13(5), 2018; batches: F. Boenisch et al.: "When the
 Curious Abandon Honesty", EuroS&P 2023 (also the trap weights). A malicious first layer that sorts rows into
-bins: L. Fowl, J. Geiping, W. Czaja, M. Goldblum, T. Goldstein: "Robbing the Fed", ICLR 2022.
+bins: L. Fowl, J. Geiping, W. Czaja, M. Goldblum, T. Goldstein: "Robbing the Fed", ICLR 2022. A malicious
+last layer that shows the rows of one class: Y. Wen, J. Geiping, L. Fowl, M. Goldblum, T. Goldstein: "Fishing
+for User Data in Large-Batch Federated Learning via Gradient Magnification", ICML 2022, class fishing.
 Labels: B. Zhao, K. Mopuri, H. Bilen: "iDLG", 2020. DLG: L. Zhu, Z. Liu, S. Han: "Deep Leakage from
 Gradients", NeurIPS 2019. Cosine and total variation: J. Geiping, H. Bauermeister, H. Dröge, M. Moeller:
 "Inverting Gradients: How easy is it to break privacy in federated learning?", NeurIPS 2020; several local
@@ -278,3 +280,56 @@ def sorted_rows(weight: Tensor, bias: Tensor) -> Tensor:
     b = torch.cat([bias[:-1] - bias[1:], bias[-1:]])
     keep = b.abs() > SMALL * b.abs().max().clamp(min=1e-30)
     return w[keep] / b[keep][:, None]
+
+
+SURE = 100.0  # bias of the other classes: exp(−100) times a gradient is 0 in float32
+
+
+def fish_weights(module: nn.Module, target: int) -> nn.Module:
+    """A copy of a model whose gradients before the last layer come from rows of the class `target` alone.
+
+    All other classes get no weights and a large bias, so that the model is sure that no row is of `target`:
+    the logits of other rows do not depend on their features, and those of the target's rows have the full
+    gradient.
+    """
+    fished = copy.deepcopy(module)
+    last = last_linear(fished)
+    if last is None or not 0 <= target < last.out_features:
+        raise BadParameter(
+            "fish_weights: the model must end with a linear layer with a bias, and target must be one of its "
+            f"classes; got {target}."
+        )
+    others = torch.arange(last.out_features) != target
+    with torch.no_grad():
+        last.weight[others] = 0.0
+        last.bias[others] = SURE
+    return fished
+
+
+def last_linear(module: nn.Module) -> nn.Linear | None:
+    """The last linear layer, if it has a bias."""
+    layers = [m for m in module.modules() if isinstance(m, nn.Linear)][-1:]
+    return layers[0] if layers and layers[0].bias is not None else None
+
+
+def fish_out(
+    module: nn.Module, update: Sequence[Tensor], client: ClientSteps, target: int
+) -> tuple[nn.Module, list[Tensor], ClientSteps]:
+    """The part of an update of a fished model that belongs to the rows of `target`, and how many they are.
+
+    Their number follows from the last bias's gradient, −n_target/n. The last layer's own gradient is of all
+    rows, and is left out.
+    """
+    last = last_linear(module)
+    assert last is not None  # checked by fish_weights
+    share = -gradient_of(module, update, last.bias).detach() / len(client.batches())
+    count = max(0, round(client.rows * float(share[target])))
+    keep = [p is not last.weight and p is not last.bias for p in module.parameters() if p.requires_grad]
+    scale = client.rows / max(1, count)
+    rest = [u * scale for u, kept in zip(update, keep) if kept]
+    alone = copy.deepcopy(module)
+    own = last_linear(alone)
+    assert own is not None
+    own.requires_grad_(False)
+    size = None if client.batch_size is None or client.batch_size >= client.rows else client.batch_size
+    return alone, rest, ClientSteps(count, client.lr, size, client.epochs)

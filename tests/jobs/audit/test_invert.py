@@ -153,3 +153,46 @@ def test_the_published_networks_are_inverted_above_30_db(kind):
         for k in range(3)
     ]
     assert sorted(each)[1] > 30
+
+
+def test_class_fishing_reads_a_row_from_a_batch_that_an_honest_server_cannot(fed, plain):
+    """Of 64 rows, those of the rarest class; the honest server reads at most 3 exactly."""
+    run = run_of(fed, model=models.MLP(hidden=(64, 64)))
+    assert audit.invert(run, 64, method="analytic").rows_within < 0.05
+    y = fed.rows.y[fed.train.index[:64]]
+    once = torch.cat([torch.nonzero(y != 3)[:, 0], torch.nonzero(y == 3)[:1, 0]])
+    rows = fed.rows.take(fed.train.index[once])
+    found = audit.invert(run, tuple(rows), malicious="fish", target=3)
+    assert (found.method, found.found, found.rows_within) == ("analytic", 1, 1.0)
+    assert found.rows == len(once)
+    assert found.notes == (f"class fishing: 1 of {len(once)} rows have class 3",)
+    with pytest.raises(BadParameter, match="malicious='fish'"):
+        audit.invert(plain, 4, target=3)
+    with pytest.raises(BadParameter, match="a class of the rows"):
+        audit.invert(run, (rows.x[:1], rows.y[:1]), malicious="fish", target=3)
+
+
+def test_a_fished_update_is_that_of_the_row_alone():
+    """A CNN of images: of the update of 16 rows, what precedes the last layer is that of the one row."""
+    images = data.digits(images=True)
+    take = torch.cat([torch.nonzero(images.rows.y != 7)[:15, 0], torch.nonzero(images.rows.y == 7)[:1, 0]])
+    module = models.build(models.CNN(channels=(4, 8), hidden=(16,), kernel=3, padding=1), (1, 8, 8), 10, 0)
+    fished = inversion.fish_weights(module, 7)
+    x, y = images.rows.x[take], images.rows.y[take]
+    together = inversion.update_of(fished, x, y, inversion.ClientSteps(16), cross_entropy)
+    alone, part, client = inversion.fish_out(fished, together, inversion.ClientSteps(16), 7)
+    assert client.rows == 1
+    expected = inversion.update_of(alone, x[-1:], y[-1:], inversion.ClientSteps(1), cross_entropy)
+    assert len(part) == len(expected) == len(together) - 2
+    for a, b in zip(part, expected):
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-6)
+        assert b.abs().max() > 1e-3
+    steps = audit.invert(module, (x, y), malicious="fish", target=7, steps=1, batch_size=4)
+    assert "1 of 16 rows" in steps.notes[0]
+
+
+def test_class_fishing_fails_behind_secure_aggregation(fed):
+    """The class has rows at all parties; no row of a mean over more than 100 is exact."""
+    guards = [guard.Clip(1.0), guard.Quantize(16), guard.SecAgg()]
+    found = audit.invert(run_of(fed, guard=guards), 32, malicious="fish", method="analytic")
+    assert found.rows_within == 0.0

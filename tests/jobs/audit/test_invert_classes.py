@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tacit
-from tacit import algorithms, audit, data, private
+from tacit import algorithms, audit, data, guard
 from tacit.audit import class_inversion
 from tacit.errors import BadParameter
 
@@ -42,14 +42,12 @@ def test_confidences_suffice_even_rounded(run, access):
 
 
 def test_noise_on_the_model_stops_it(fed):
-    """ε = 0.05 for rows: the noise is from the operating system. More than 8 of 10 classes are recognized by
-    chance with probability below 1/9! = 2.8e-6 if classes were exchangeable; what is left of the signal was
-    2 to 3 of 10 in trials.
-    """
-    run = tacit.train(fed, **OPTIONS, private=private.DPSGD(epsilon=0.05, delta=1e-3))
+    """Noise for parties, with a fixed seed. 8 of 10 by chance: at most 1/8! = 2.5e-5."""
+    noise = [guard.Clip(0.5), guard.Noise(multiplier=3.0)]
+    run = tacit.train(fed, **OPTIONS, guard=noise, insecure_seed=0)
     found = audit.invert_classes(run, steps=60)
-    assert found.recognized < 9
-    assert found.p_value > 1e-6
+    assert found.recognized < 8
+    assert found.p_value > 2.5e-5
 
 
 def test_an_estimated_gradient_climbs_as_the_true_one():

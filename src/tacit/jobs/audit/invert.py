@@ -169,6 +169,7 @@ def invert(
     bounds: tuple[float, float] | None = (0.0, 1.0),
     malicious: str | None = None,
     public: Any = None,
+    target: int | None = None,
     steps: int = 200,
     tv: float = 1e-4,
     tries: int = 1,
@@ -190,11 +191,14 @@ def invert(
 
     malicious="trap" or "imprint": the server sends a model whose first linear layer it prepared, so that
     large batches can be read exactly. `public` are rows that it knows, for the range of their means.
+    malicious="fish": its last layer shows the rows of one class alone, `target` (default: the rarest of the
+    batch, which a server finds by trying one each round); only these rows are rebuilt and judged.
     """
     _check(method, at, steps, tries, bounds, malicious)
     ledger, notes = Ledger(), []
     if isinstance(run_or_model, nn.Module):
-        module = _prepare(run_or_model, malicious, update_or_rows, public, bounds)
+        target = _target(malicious, target, update_or_rows)
+        module = _prepare(run_or_model, malicious, update_or_rows, public, bounds, target)
         view, original = _of_model(module, update_or_rows, rows, lr, batch_size, local_epochs, truth)
     else:
         run = open_run(run_or_model, "invert")
@@ -205,10 +209,18 @@ def invert(
         original = _rows_of_run(p, update_or_rows)
         module = run.model if at == "end" else module_at_start(p)
         known = public if public is not None or not len(p.fed.test.y) else p.fed.test.x
-        module = _prepare(module, malicious, original, known, bounds)
+        target = _target(malicious, target, original)
+        module = _prepare(module, malicious, original, known, bounds, target)
         view = observe(p, module, original)
     shape = tuple(original.x.shape[1:]) if original is not None else _shape_of(module)
     module = module.eval()
+    batch = view.client.rows
+    if target is not None:
+        alone, update, client = inversion.fish_out(module, view.update, view.client, target)
+        notes.append(f"class fishing: {client.rows} of {batch} rows have class {target}")
+        module, view = alone, view._replace(update=update, client=client)
+        labels = torch.full((client.rows,), target)
+        original = None if original is None else original.take(original.y == target)
     found = _attack(module, view, shape, method, labels, bounds, steps, tv, tries, seed, watch)
     made, y, used, distance = found
     partner = None
@@ -217,12 +229,12 @@ def invert(
     elif original is not None:
         partner = torch.full((len(original.y),), -1)
     if view.parties > 1:
-        notes.append(f"{view.client.rows} rows of {view.parties} parties are in what the server sees")
+        notes.append(f"{batch} rows of {view.parties} parties are in what the server sees")
     return Inversion(
         made,
         y,
         used,
-        view.client.rows,
+        batch,
         view.words,
         None if original is None else original.matrix("invert"),
         partner,
@@ -233,10 +245,34 @@ def invert(
     )
 
 
+def _target(malicious: str | None, given: int | None, rows: Any) -> int | None:
+    """The class that is fished for; None if none is."""
+    if malicious != "fish":
+        if given is not None:
+            raise bad("invert", "target", given, "None, unless malicious='fish'")
+        return None
+    if isinstance(rows, Tensor):
+        raise BadParameter("invert: malicious= is for rows (x, y): an update was made with another model.")
+    y = torch.as_tensor(rows[1])
+    if y.is_floating_point():
+        raise BadParameter("invert: malicious='fish' is for classes, and these rows have numbers to predict.")
+    values, counts = y.unique(return_counts=True)
+    if given is not None and given not in values.tolist():
+        raise bad("invert", "target", given, f"a class of the rows: {values.tolist()}")
+    return int(values[counts.argmin()]) if given is None else given
+
+
 def _prepare(
-    module: nn.Module, malicious: str | None, rows: Any, public: Any, bounds: tuple[float, float] | None
+    module: nn.Module,
+    malicious: str | None,
+    rows: Any,
+    public: Any,
+    bounds: tuple[float, float] | None,
+    target: int | None,
 ) -> nn.Module:
     """The model that the server sends: as it is, or with weights that read rows."""
+    if target is not None:
+        return inversion.fish_weights(module, target)
     if malicious is None:
         return module
     if isinstance(rows, Tensor):
@@ -254,8 +290,8 @@ def _prepare(
 def _check(method: str, at: str, steps: int, tries: int, bounds: Any, malicious: str | None) -> None:
     refuse(
         (
-            malicious not in (None, "trap", "imprint"),
-            bad("invert", "malicious", malicious, "'trap', 'imprint', or None"),
+            malicious not in (None, "trap", "imprint", "fish"),
+            bad("invert", "malicious", malicious, "'trap', 'imprint', 'fish', or None"),
         ),
         (method not in METHODS, bad("invert", "method", method, f"one of {', '.join(map(repr, METHODS))}")),
         (at not in ("start", "end"), bad("invert", "at", at, "'start' or 'end'")),
@@ -328,6 +364,8 @@ def _attack(
     watch: Callable[[int, int], bool | None] | None,
 ) -> tuple[Tensor, Tensor, str, float]:
     client, update = view.client, view.update
+    if client.rows < 1:
+        return torch.zeros(0, *shape), torch.zeros(0, dtype=torch.int64), "analytic", 0.0
     if not all(torch.isfinite(u).all() for u in update):
         raise BadData("invert: the update contains NaN or infinite values.")
     y = (
