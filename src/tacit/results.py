@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .errors import BadParameter
+from .errors import BadParameter, ReleaseRefused
 from .files import write_atomic
 from .numbers import judged_by
 from .parties.ledger import Ledger
@@ -171,6 +171,8 @@ class Result(JobResult):
     own: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
     # how to use the model: its architecture, and the pipeline of its table
     release: Release | None = field(default=None, repr=False, compare=False)
+    # what tacit.train(release="audited") found: a ReleaseAudit
+    audited: Any = field(default=None, repr=False, compare=False)
 
     @property
     def pipeline(self) -> Pipeline | None:
@@ -202,6 +204,8 @@ class Result(JobResult):
 
         if self.directory is not None:
             check_released(self.directory)
+        if self.audited is not None and not self.audited.passed:
+            raise ReleaseRefused(f"export: this model is not released. {self.audited.headline()}")
         return export(self._release("export"), self.model, path, encoded=encoded, force=force)
 
     def card(self, path: str | Path | None = None) -> str:
@@ -280,8 +284,12 @@ class Result(JobResult):
 
     def _page(self) -> str:
         from .report import page, records
+        from .report.attacks import read_audit
 
-        return page.render([records.RunRecord(self.config, self.events, self.ledger.to_dict())])
+        audit = None if self.audited is None else self.audited.to_dict()
+        if audit is None and self.directory is not None:
+            audit = read_audit(self.directory)
+        return page.render([records.RunRecord(self.config, self.events, self.ledger.to_dict(), audit=audit)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return metrics, history, ledger and job as plain values; the model is in `save`."""

@@ -150,3 +150,18 @@ def test_a_model_of_one_holder_can_be_used(tmp_path):
     pd.testing.assert_frame_equal(scored, run.predict(frame.iloc[:9]))
     assert list(scored.columns) == ["p(ALIVE)", "p(DEAD)", "prediction"]
     assert "ε = " in again.card()
+
+
+def test_the_card_and_the_plan_say_what_no_epsilon_covers(tmp_path):
+    """Before, the card gave the ε of a run with a replayable seed, or with exact means, without a word."""
+    fed = data.heart_disease().by("hospital")
+    options = {"model": "logistic", "rounds": 1, "private": {"epsilon": 3.0, "public_size": 100}}
+    covered = "ε does not cover the statistics by which the table was encoded, which are exact."
+    run = tacit.train(fed, **options, insecure_seed=1)
+    privacy = run.card().split("## Privacy and ledger")[1]
+    assert privacy.index(covered) < privacy.index("NOT PRIVATE") < privacy.index("ε = ")
+    assert covered in str(tacit.plan(fed, **options))
+    recipe = data.Recipe(numbers=("age",), categories={"sex": ("0", "1")}, mean=(50.0,), std=(10.0,))
+    frame = data.heart_disease().table.frame[["age", "sex", "hospital", "num"]]
+    declared = data.from_frame(frame, label="num", groups=["hospital"], fit=recipe).by("hospital")
+    assert covered not in tacit.train(declared, **options).card() + str(tacit.plan(declared, **options))

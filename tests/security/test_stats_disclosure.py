@@ -27,6 +27,8 @@ from tacit.stats.disclosure import (
     difference,
 )
 from tacit.stats.noisy import NoisyProgram
+from tacit.stats.regression import GlmProgram
+from tests.stats.references import heart_disease
 from tests.stats.tables import heart
 
 
@@ -82,6 +84,61 @@ def test_site_level_matrices_show_a_patient_and_sums_over_all_sites_do_not(monke
     for vector in masked:  # of 54 limbs under a mask, none is the hospital's own but by chance (2^-40 each)
         for own in everything:
             assert not (vector == own).any()
+
+
+def read_patient(information, score, level):
+    """The attack: the row of a level that one patient of a site has is that patient, and the score the outcome."""
+    return (*(4 * information[level, :level]), score[level] > 0)
+
+
+def test_a_newton_step_of_one_site_shows_a_patient_of_real_data_and_an_opened_step_does_not(monkeypatch):
+    """One of 63 patients with a downsloping ST segment is in Budapest."""
+    columns = ["age", "thalach", "slope", "disease"]
+    fed = {n: f[columns].dropna().reset_index(drop=True) for n, f in heart_disease().items()}
+    victim = fed["hungarian"][fed["hungarian"]["slope"] == 3].iloc[0]
+
+    def step_of(table):
+        x = np.column_stack([np.ones(len(table)), table["age"], table["thalach"], table["slope"] == 3])
+        return x.T @ x / 4, x.T @ (table["disease"] - 0.5)
+
+    found = read_patient(*step_of(fed["hungarian"]), 3)  # what v6-glm-py and ds.glm send to the analyst
+    assert found == (1.0, victim["age"], victim["thalach"], victim["disease"] == 1)
+
+    opened, masked, own = [], [], []
+    decode, unpack, local = exact.decode, ring.unpack, GlmProgram.local
+
+    def note_opened(total):
+        opened.append(decode(total))
+        return opened[-1]
+
+    def note_masked(packed, length, width):
+        masked.append(unpack(packed, length, width))
+        return masked[-1].copy()
+
+    def note_own(program, step, table, down):
+        vector = local(program, step, table, down)
+        if len(table) == len(fed["hungarian"]):
+            own.append(ring.encode(vector, ring.width_for(len(fed), program.bound), program.bound))
+        return vector
+
+    monkeypatch.setattr("tacit.stats.regression_coordinator.exact.decode", note_opened)
+    monkeypatch.setattr(secagg.ring, "unpack", note_masked)
+    monkeypatch.setattr(GlmProgram, "local", note_own)
+    fit = tacit.stats.glm(fed, "disease ~ age + thalach + C(slope)", runtime="inprocess")
+    assert fit.n == sum(map(len, fed.values()))
+
+    pooled = pd.concat(fed.values())
+    people, age, rate, _ = read_patient(*step_of(pooled), 3)
+    start = opened[0]  # the sums of the model's first step, from which the same row is read
+    assert people == 63
+    assert np.isclose(start, age).any()
+    assert np.isclose(start, rate).any()
+    for sums in opened:
+        assert not np.isclose(sums, victim["age"]).any() or not np.isclose(sums, victim["thalach"]).any()
+    assert len(masked) >= len(own) * len(fed) > len(fed)
+    for vector in masked:  # hundreds of limbs under masks: none is what Budapest computed
+        for mine in own:
+            assert len(vector) < len(mine) or not (vector[: len(mine)] == mine).any()
 
 
 def test_the_coordinator_sees_the_same_sums_if_two_hospitals_swap_their_patients():

@@ -382,7 +382,8 @@ def answer_run(result: Result, out: Path, notes: list[str], lines: list[str], **
         "ledger": result.ledger.to_dict(),
         "job": result.config,
     }
-    return answer(value, [*lines, f"run     {out}", f"report  {report}"])
+    stamps = [stamp for stamp in result.ledger.stamps if not any(stamp in line for line in lines)]
+    return answer(value, [*lines, *stamps, f"run     {out}", f"report  {report}"])
 
 
 def check_resume(args: argparse.Namespace, verb: str, noun: str, content: str) -> None:

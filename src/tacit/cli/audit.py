@@ -18,7 +18,11 @@ def add(verb: Callable[..., Any]) -> None:
         "audit",
         _audit,
         "Attack a run by all that applies in the time given, and say what each adversary could find out.",
-        arg("run", help="directory of a run that `tacit run` wrote, with its data where the job says"),
+        arg(
+            "run",
+            help="directory of a run that `tacit run` wrote, with its data where the job says; or an "
+            "anonymized or synthetic table (.csv, .parquet), or boosted trees (.json)",
+        ),
         arg(
             "--budget",
             metavar="TIME",
@@ -30,9 +34,20 @@ def add(verb: Callable[..., Any]) -> None:
             default=[],
             metavar="NAME=VALUE",
             dest="limits",
-            help="membership (AUC, default 0.6), members (found at 1%% false alarms, 0.1) or rebuilt (share "
-            "of rows, 0.05); none: no limit; may be given several times",
+            help="membership (AUC, default 0.6), members (found at 1%% false alarms, 0.1), rebuilt (share of "
+            "rows, 0.05), linked (people found by matching, 0.2); none: no limit; may be given several times",
         ),
+        arg("--original", metavar="FILE", help="of a table or trees: the rows they were made from"),
+        arg("--holdout", metavar="FILE", help="of a synthetic table or trees: rows they were not made from"),
+        arg("--quasi", metavar="COLUMNS", help="of an anonymized table: columns that an attacker knows"),
+        arg("--sensitive", metavar="COLUMNS", help="of an anonymized table: columns not to be disclosed"),
+        arg("--hierarchies", metavar="DIR", help="of an anonymized table: its hierarchies, COLUMN.csv"),
+        arg("--background", metavar="FILE", help="of an anonymized table: what the attacker has"),
+        arg(
+            "--key", metavar="COLUMN", help="the column that tells who is who in --original and --background"
+        ),
+        arg("--generator", metavar="FILE", help="of a synthetic table: what `tacit synth --save` wrote"),
+        arg("--label", metavar="COLUMN", help="of boosted trees: the column that they predict"),
         arg("--seed", type=int, default=0, metavar="N", help="of the attacks (default: 0)"),
         arg("-o", "--output", metavar="FILE", help="the page (default: audit.html in the run's directory)"),
         QUIET,
@@ -54,7 +69,7 @@ def _audit(args: Any) -> Answer:
         )
     terms = terms or AuditTerms(parse_limits(args.limits))
     terms = terms if budget is None else AuditTerms(terms.limits, budget)
-    found, page = attack(args.run, terms, args.quiet, args.seed, args.output)
+    found, page = attack(args.run, terms, args.quiet, args.seed, args.output, **_about(args))
     args.code = 0 if found.passed else 2
     lines = found.lines()
     args.result_lines = lines[:1]
@@ -62,15 +77,42 @@ def _audit(args: Any) -> Answer:
     return answer(value, [*lines, f"report  {page}"])
 
 
+def _about(args: Any) -> dict[str, Any]:
+    """The options of tables and trees that were given."""
+    from .anonymize import find_hierarchies
+    from .verbs import parse_columns
+
+    about = {n: getattr(args, n) for n in ("original", "holdout", "background", "key", "generator", "label")}
+    quasi = parse_columns(args.quasi, "--quasi")
+    about |= {"quasi": quasi, "sensitive": parse_columns(args.sensitive, "--sensitive")}
+    about["hierarchies"] = find_hierarchies(args.hierarchies, quasi) if args.hierarchies else None
+    return {k: v for k, v in about.items() if v}
+
+
 def attack(
-    run: str | Path, terms: AuditTerms, quiet: bool, seed: int = 0, output: str | None = None
+    run: str | Path,
+    terms: AuditTerms,
+    quiet: bool,
+    seed: int = 0,
+    output: str | None = None,
+    **about: Any,
 ) -> tuple[ReleaseAudit, Path]:
-    """Audit a run, and write the page and audit.json, which says whether the model is released."""
+    """Audit a result and write the page; of a run also audit.json, which says whether it is released."""
     from ..jobs.audit.release import release
     from ..progress import Progress
     from ..release.audited import write_verdict
+    from ..report import page
+    from ..report.records import read
 
     with Progress(quiet) as progress:
-        found = release(run, budget=terms.budget, limits=terms.limits, seed=seed, watch=progress.step)
-    write_verdict(Path(run), found.to_dict())
+        found = release(
+            run, budget=terms.budget, limits=terms.limits, seed=seed, watch=progress.step, **about
+        )
+    folder = Path(run)
+    if not (folder / "events.jsonl").exists():  # a table, trees: the page is beside them
+        beside = folder.with_name(f"{folder.name}.audit.html") if folder.is_file() else folder / "audit.html"
+        return found, found.report(output or beside)
+    write_verdict(folder, found.to_dict())
+    if (folder / "report.html").is_file():  # its first page says what was tried
+        page.write(folder / "report.html", *read(folder))
     return found, found.report(output)

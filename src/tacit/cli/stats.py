@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import BadParameter
 from ..jobs.stats.words import HOMES
 from .split import kit_of, runtime
-from .sums import run_sum_job, write_files
+from .sums import run_sum_job
 from .verbs import CHANGES, DATA, PATIENCE, PROCESSES, QUIET, STATE, WAIT, Answer, answer, arg
 
 
@@ -32,9 +32,10 @@ def add(verb: Callable[..., Any]) -> None:
         STATE,
         arg(
             "--out",
-            metavar="FILE.html|DIR",
-            help="write the report here; for woe over different columns the folder of your part (default: "
-            "part in the kit), and without a kit a folder for all parts",
+            metavar="FILE|DIR",
+            help="write the report here (.html), or the table (.csv, or .tex for LaTeX); for woe over "
+            "different columns the folder of your part (default: part in the kit), and without a kit a "
+            "folder for all parts",
         ),
         CHANGES,
         PROCESSES,
@@ -47,17 +48,30 @@ def add(verb: Callable[..., Any]) -> None:
 def _stats(args: Any) -> Answer:
     from ..config.vertical import has_party_tables
     from ..jobs.stats import deployed
+    from ..stats.table_files import check_suffix
 
     if args.query == "woe" and has_party_tables(args.job, "stats"):
         return _weigh_vertical(args)
+    if args.out is not None:
+        check_suffix(args.out)  # before a sum is opened
     return run_sum_job(
         args,
         "stats",
         deployed,
         (args.query, args.job),
-        lambda result: write_files(result, report=args.out),
+        lambda result: _write(result, args.out),
         {"--out": args.out},
     )
+
+
+def _write(result: Any, path: str | None) -> tuple[dict[str, str], list[str]]:
+    from ..stats.table_files import REPORTS, check_suffix, write_result
+
+    if path is None:
+        return {}, []
+    name = "report" if check_suffix(path) in REPORTS else "table"
+    written = str(write_result(result, path))
+    return {name: written}, [f"{name:<9} {written}"]
 
 
 def _weigh_vertical(args: Any) -> Answer:

@@ -35,6 +35,16 @@ class AuditLimits:
         none=True,
         doc="share of a party's rows that the server rebuilds from its update",
     )
+    linked: float | None = real(
+        0.2,
+        least=0,
+        most=1,
+        none=True,
+        doc="share of people whose row in a published table is found by matching",
+    )
+    labels: float | None = real(
+        0.9, least=0.5, most=1, none=True, doc="AUC of reading labels from the gradients of a split network"
+    )
 
 
 def parse_limits(values: Mapping[str, Any] | Sequence[str] | AuditLimits | None) -> AuditLimits:

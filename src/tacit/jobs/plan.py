@@ -213,6 +213,8 @@ def plan(
             )
     if p.runtime == "parties":
         notes += preparing.notes_of(p, p.through.layout, preparing.program_of(p, p.through.layout))
+    if spends is not None and preparing.has_exact_statistics(p):
+        notes.append(preparing.ENCODED)
     if (figures := fit_figures(p, guard)) is not None:
         notes += warn(figures)
     if p.pace is not None:

@@ -226,7 +226,7 @@ def _subgroups(record: RunRecord) -> list[Part]:
 
 def _privacy(record: RunRecord) -> Part:
     ledger = record.ledger or {}
-    part = Part("Privacy and ledger")
+    part = Part("Privacy and ledger", lines=[str(stamp) for stamp in ledger.get("stamps") or []])
     for s in ledger.get("spent") or []:
         part.lines.append(
             f"ε = {float(s['epsilon']):.4g} at δ = {float(s['delta']):g} for {each(str(s['unit']))}, by "

@@ -61,6 +61,7 @@ class RunRecord:
     name: str = ""
     job_text: str = ""
     warnings: tuple[str, ...] = ()
+    audit: Mapping[str, Any] | None = None  # what `tacit audit` found
 
     @cached_property
     def toml(self) -> str:
@@ -227,7 +228,10 @@ def read_run(directory: str | Path) -> RunRecord:
     except tomllib.TOMLDecodeError as error:
         raise BadRun(f"{job_file} is not TOML: {error}. Put back the file the run wrote.") from None
     ledger = _check_ledger(_json(ledger_file), ledger_file) if ledger_file.is_file() else None
-    return RunRecord(job, tuple(events), ledger, directory.resolve().name, job_text, tuple(warnings))
+    from .attacks import read_audit
+
+    name = directory.resolve().name
+    return RunRecord(job, tuple(events), ledger, name, job_text, tuple(warnings), read_audit(directory))
 
 
 def read(directory: str | Path) -> tuple[list[RunRecord], dict[str, Any] | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from . import clusters, figures, judging, nodes, timing, verdict
+from . import attacks, clusters, figures, judging, nodes, timing, verdict
 from .card import card
 from .layout import Page, Section, figure, folding, grid, per_skew, table, tile
 from .markup import Safe, join, plain, tag
@@ -127,6 +127,7 @@ def _run_tiles(run: RunRecord) -> list[Safe]:
         tile("Rounds", f"{count(run.done)} of {count(run.planned)}", took),
         tile("Parties", count(len(fed.get("parties") or [])), rows),
         budget,
+        *([] if run.audit is None else [attacks.audit_tile(run.audit)]),
     ]
 
 
@@ -523,6 +524,7 @@ def notes(page: Page) -> Section | None:
 
 ALL = (
     summary,
+    attacks.section,
     participants,
     results,
     judging.judging,

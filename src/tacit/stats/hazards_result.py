@@ -20,6 +20,8 @@ from .hazards_coordinator import CoxEstimate
 from .inference import chi2_p, format_table, wald_table
 from .newton import INTERCEPT
 from .private_hazards import PrivateCoxProgram
+from .table_files import format_estimates
+from .table_one import to_latex
 
 if TYPE_CHECKING:
     from ..report.svg import Figure
@@ -124,6 +126,10 @@ class CoxModel(JobResult):
         table = self.summary()
         values = {"hazard ratio": table["hr"], "low": np.exp(table["low"]), "high": np.exp(table["high"])}
         return pd.DataFrame({**values, "p": table["p"]})
+
+    def to_latex(self) -> str:
+        """The table for publication: coefficients with errors, hazard ratios with intervals, p."""
+        return to_latex(format_estimates(self.summary(), self.hazard_ratios, "hazard ratio"))
 
     def predict(self, frame: pd.DataFrame) -> pd.Series:
         """Return the hazard of each row relative to a row at the means; NaN where a value is missing."""

@@ -17,6 +17,8 @@ from . import design
 from .charts import forest
 from .families import Family
 from .inference import chi2_p, format_table, ratio_table, wald_table
+from .table_files import format_estimates
+from .table_one import to_latex
 
 if TYPE_CHECKING:
     from ..report.svg import Figure
@@ -142,6 +144,10 @@ class Regression(JobResult):
     def ratios(self) -> pd.DataFrame:
         """Odds, rate or mean ratios with intervals; an empty table for other links."""
         return ratio_table(self.summary(), self.ratio_name) if self.ratio_name else pd.DataFrame()
+
+    def to_latex(self) -> str:
+        """The table for publication: coefficients with errors, ratios with intervals, p."""
+        return to_latex(format_estimates(self.summary(), self.ratios, self.ratio_name))
 
     def wald_test(self, *terms: str) -> tuple[float, int, float]:
         """Test that all these coefficients are 0: the χ² statistic, degrees of freedom and p."""

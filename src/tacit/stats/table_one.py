@@ -144,7 +144,8 @@ def table_one(found: Descriptions, options: TableOptions, tests: pd.DataFrame | 
         first[column] = label
         few = few_rows(by_group, options.least)
         table[label] = {
-            g: "–" if few[g] else f"{_number(by_group[g].mean)} ({_number(by_group[g].sd)})" for g in groups
+            g: "–" if few[g] else f"{format_number(by_group[g].mean)} ({format_number(by_group[g].sd)})"
+            for g in groups
         }
         quantiles = next(iter(by_group.values())).quantiles or by_group[ALL].quantiles
         if {0.25, 0.5, 0.75} <= set(quantiles):
@@ -174,7 +175,7 @@ def table_one(found: Descriptions, options: TableOptions, tests: pd.DataFrame | 
             table[f"  {column}: {name}"] = row
     frame = pd.DataFrame.from_dict(table, orient="index", columns=groups).fillna("")
     if tests is not None and len(tests):
-        for name, form in (("p", _p), ("test", str), ("smd", _number)):
+        for name, form in (("p", format_p), ("test", str), ("smd", format_number)):
             values = {label: form(tests.loc[column, name]) for column, label in first.items()}
             frame["SMD" if name == "smd" else name] = [values.get(str(label), "") for label in frame.index]
     return frame.rename(columns={ALL: "All"})
@@ -184,7 +185,7 @@ def _count(value: int, least: int, hidden: bool) -> str:
     return f"{value:,}" if not hidden else f"<{least}" if value < least else "–"
 
 
-def _number(value: float) -> str:
+def format_number(value: float) -> str:
     """Four significant digits, without an exponent where that is readable."""
     if math.isnan(value):
         return "–"
@@ -195,11 +196,11 @@ def _number(value: float) -> str:
 
 
 def _median(quantiles: dict[float, tuple[float, float, float]]) -> str:
-    low, middle, high = (_number(quantiles[q][1]) for q in (0.25, 0.5, 0.75))
+    low, middle, high = (format_number(quantiles[q][1]) for q in (0.25, 0.5, 0.75))
     return f"{middle} [{low}, {high}]"
 
 
-def _p(value: float) -> str:
+def format_p(value: float) -> str:
     return "–" if math.isnan(value) else "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
@@ -247,7 +248,9 @@ def _latex(text: str) -> str:
 def to_latex(frame: pd.DataFrame) -> str:
     """A tabular of the package booktabs."""
     lines = [rf"\begin{{tabular}}{{l{'r' * len(frame.columns)}}}", r"\toprule"]
-    lines.append(" & ".join(["", *(_latex(str(c)) for c in frame.columns)]) + r" \\")
+    lines.append(
+        " & ".join([_latex(str(frame.index.name or "")), *(_latex(str(c)) for c in frame.columns)]) + r" \\"
+    )
     lines.append(r"\midrule")
     for label, row in zip(frame.index, frame.to_numpy()):
         name = (r"\quad " if str(label).startswith("  ") else "") + _latex(str(label))

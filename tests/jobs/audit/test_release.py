@@ -13,6 +13,7 @@ from tacit import algorithms, audit, data, guard, models
 from tacit.config.audit import AuditTerms, parse_limits
 from tacit.config.job import load
 from tacit.errors import BadJob, BadParameter, BadRun, ReleaseRefused
+from tacit.jobs.audit.uploads import takes_gradient_steps
 from tacit.release.audited import check_released
 from tests.cli.shell import answer, said
 
@@ -38,7 +39,7 @@ def test_a_run_whose_updates_are_hidden_passes(passed):
     assert passed.passed, str(passed)
     assert passed.untested == []
     assert "it is no proof" in passed.headline()
-    server = [f for f in passed.findings if f.adversary == "the server"]
+    server = [f for f in passed.findings if f.adversary == "the server" and "rounds" not in f.attack]
     assert server
     assert all("the mean of 10 parties' updates" in f.could for f in server)
     assert all(f.verdict == "within the limit" for f in server)
@@ -120,7 +121,7 @@ def test_the_page_has_a_section_for_each_adversary(passed, tmp_path):
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        ({"speed": 1}, "one of members, membership, rebuilt"),
+        ({"speed": 1}, "one of labels, linked, members, membership, rebuilt"),
         ({"membership": 0.2}, "membership"),
         (["membership=often"], "a number, or none"),
     ],
@@ -211,7 +212,7 @@ def test_an_audited_release_that_passes_is_exported(tmp_path, capsys):
     ("release", "words"),
     [
         ('release = "soon"\n', 'expected "audited"'),
-        ('release = {name = "audited", speed = 1}\n', "one of members, membership, rebuilt"),
+        ('release = {name = "audited", speed = 1}\n', "one of labels, linked, members, membership, rebuilt"),
         ('release = {name = "audited", budget = "soon"}\n', "90s, 5m or 1h"),
     ],
 )
@@ -225,3 +226,73 @@ def test_release_is_the_job_of_one_run(tmp_path):
     assert job.release == AuditTerms(audit.AuditLimits(), 120.0)
     with pytest.raises(BadJob, match="`release` is for `tacit run`"):
         job.compare()
+
+
+@pytest.fixture(scope="module")
+def table_run():
+    """A federation from a table, with the algorithm that tables get by default: no SGD steps."""
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.integers(20, 80, 600), "ward": rng.choice(["a", "b", "c"], 600)})
+    frame["ill"] = np.where(
+        frame["age"] + 20 * (frame["ward"] == "a") + rng.normal(0, 15, 600) > 60, "y", "n"
+    )
+    fed = data.from_frame(frame, label="ill").split(3, held_fraction=0.2, seed=0)
+    return tacit.train(fed, algorithm=algorithms.FedLBFGSCV(), rounds=3)
+
+
+def test_an_attack_that_does_not_apply_is_said_and_does_not_refuse(table_run):
+    assert not takes_gradient_steps(table_run.origin)
+    found = audit.release(table_run, budget=4.0)
+    (missing,) = [f for f in found.findings if f.adversary == "the server" and "rounds" not in f.attack]
+    assert missing.verdict == "does not apply"
+    assert "rebuilt" not in found.untested
+    assert found.passed, str(found)
+    assert "Not tried: rebuilding of rows from updates" in found.headline()
+    assert "is not known" in found.headline()
+    done = [f.attack for f in found.findings if f.value is not None]
+    assert {"model extraction", "attribute inference: age", "model inversion"} <= set(done)
+
+
+def test_train_audits_its_result_and_the_report_says_so(fed, tmp_path):
+    terms = {"name": "audited", "budget": 1, "rebuilt": 0.5}
+    run = tacit.train(fed, **OPTIONS, guard=HIDDEN, out=tmp_path / "run", release=terms)
+    assert run.audited.passed
+    check_released(tmp_path / "run")
+    text = run.report().read_text(encoding="utf-8")
+    assert "Attacks before release" in text
+    assert "attacks within their limits; no proof" in text
+    assert "What stops it" in text
+
+
+def test_a_model_that_train_refused_is_not_exported(tmp_path):
+    rows = load_digits()
+    fed = data.from_arrays(rows.data[:40] / 16, rows.target[:40], test_fraction=0.5).split(
+        20, held_fraction=0
+    )
+    run = tacit.train(
+        fed,
+        model=models.MLP(hidden=(32,)),
+        algorithm=algorithms.FedAvg(lr=0.1),
+        rounds=1,
+        batch_size=None,
+        release={"name": "audited", "budget": 1, "membership": "none", "members": "none"},
+    )
+    assert not run.audited.passed
+    with pytest.raises(ReleaseRefused, match="exceeded the limit"):
+        run.export(tmp_path / "model.onnx")
+    assert not (tmp_path / "model.onnx").exists()
+    assert "refused" in run.report(tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_verdict_is_about_one_model(fed, tmp_path):
+    """A model that is trained further, or exchanged, after its audit is not released by it."""
+    run = tacit.train(
+        fed, **OPTIONS, guard=HIDDEN, out=tmp_path / "run", release={"name": "audited", "budget": 1}
+    )
+    assert run.audited.passed
+    file = tmp_path / "run" / "model.safetensors"
+    file.write_bytes(file.read_bytes() + b" ")
+    with pytest.raises(ReleaseRefused, match="its model changed after the audit"):
+        check_released(tmp_path / "run")

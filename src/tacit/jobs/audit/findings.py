@@ -34,6 +34,7 @@ class Finding:
     value: float | None = None  # None: the attack was not run
     limit: float | None = None
     exceeded: bool = False
+    applies: bool = True  # False: no attack of this kind exists for this run; it is said, and not judged
     seconds: float = 0.0
     details: dict[str, Any] = field(default_factory=dict, repr=False)
     drawing: Figure | None = field(default=None, repr=False)
@@ -42,7 +43,7 @@ class Finding:
     @property
     def verdict(self) -> str:
         if self.value is None:
-            return "not run"
+            return "not run" if self.applies else "does not apply"
         return "exceeded" if self.exceeded else "within the limit" if self.limit is not None else "no limit"
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,14 +81,20 @@ class ReleaseAudit(JobResult):
     def untested(self) -> list[str]:
         """Limits of attacks that apply to this run and of which none could be run."""
         declared = {f.name for f in fields(AuditLimits) if getattr(self.limits, f.name) is not None}
-        asked = {f.details["limit"] for f in self.findings if f.details.get("limit")} & declared
+        asked = {f.details["limit"] for f in self.findings if f.applies and f.details.get("limit")} & declared
         tested = {f.details["limit"] for f in self.findings if f.value is not None and f.details.get("limit")}
         return sorted(asked - tested)
+
+    @property
+    def inapplicable(self) -> list[Finding]:
+        """Kinds of attack that do not exist for this run: nothing is known about them."""
+        return [f for f in self.findings if f.value is None and not f.applies]
 
     def to_dict(self) -> dict[str, Any]:
         return encode_plain(
             {
                 "passed": self.passed,
+                "headline": self.headline(),
                 "budget": self.budget,
                 "limits": self.limits,
                 "untested": self.untested,
@@ -114,7 +121,7 @@ class ReleaseAudit(JobResult):
             return f"REFUSED: {names} exceeded the limit. {self.exceeded[0].stops}"
         if self.untested:
             name = self.untested[0]
-            why = next(f.did for f in self.findings if f.details.get("limit") == name)
+            why = next(f.did for f in self.findings if f.applies and f.details.get("limit") == name)
             return (
                 f"REFUSED: no attack tested the limit {name!r}: {why} To release without this test, set the "
                 f"limit to none ({name}=none)."
@@ -123,6 +130,7 @@ class ReleaseAudit(JobResult):
         return (
             f"PASSED: {ran} attacks within {self.budget:g} s stayed within their limits. This is what these "
             "attacks with this budget can do; it is no proof."
+            + "".join(f" Not tried: {f.attack} ({f.did})" for f in self.inapplicable)
         )
 
     def _summary(self) -> str:

@@ -22,11 +22,12 @@ from ...parties.ledger import Ledger
 from ...report.svg import Figure
 from ...results import JobResult, Result
 from ..train.plan import Plan
+from .rounds import notes_on, score_rounds, without_party
 from .runs import claim_of, open_run, plan_of, rounds_of, rows_of
 from .shadows import Pool, outputs, train_by, train_shadows
 
-ATTACKS = ("lira", "lira_offline", "rmia", "loss", "label")
-WITHOUT_SHADOWS = ("loss", "label")
+ATTACKS = ("lira", "lira_offline", "rmia", "loss", "label", "rounds")
+WITHOUT_SHADOWS = ("loss", "label", "rounds")
 POPULATION = 0.2  # of the non-members, which RMIA compares with
 COPIES = 32  # perturbed copies of a row, for the label-only attack
 WIDTHS = (0.1, 0.3, 1.0)  # of their noise, in standard deviations of a feature
@@ -115,6 +116,7 @@ def membership(
     unit: str = "row",
     shadows: int = 64,
     most: int | None = None,
+    party: str | None = None,
     seed: int = 0,
     train: Callable[[Rows, int], Any] | None = None,
     watch: Callable[[int, int], None] | None = None,
@@ -126,13 +128,21 @@ def membership(
     whole party is decided on: `members` are the run's parties, and `non_members` is a Federation of others.
 
     "lira" and "lira_offline" compare the model with `shadows` models of the same job, each trained on a
-    random half; "rmia" needs fewer; "loss" needs none; "label" sees predicted labels only. At most `most`
-    members and as many non-members are attacked. `watch(done, all)` follows the shadow models.
+    random half; "rmia" needs fewer; "loss" needs none; "label" sees predicted labels only;
+    "rounds" is the attack of who saw the models of all rounds, the server or, with its name in `party`, one
+    of the parties about the rows of the others. At most `most` members and as many non-members are
+    attacked. `watch(done, all)` follows the shadow models.
 
     A model that tacit.train did not make needs `train`, a function of (rows, seed) that trains one like it,
     and both `members` and `non_members`.
     """
     _check_options(attack, unit, shadows, most)
+    refuse(
+        (
+            party is not None and (attack != "rounds" or unit != "row"),
+            "membership: party= is the adversary of attack='rounds', about rows. Leave it out.",
+        )
+    )
     rng = np.random.default_rng(seed)
     if isinstance(run, nn.Module) or train is not None:
         return _of_model(run, members, non_members, attack, unit, shadows, most, rng, train, watch)
@@ -154,7 +164,11 @@ def membership(
     if unit == "row" and needs:
         known = sum(map(len, pool.fixed))
         notes.append(f"the adversary knows the other {known} training rows, and how the model was trained")
-    found = _score(opened.model, models, inside, pool, attack, rng, p.fed.classes, p.device)
+    if attack == "rounds":
+        notes += notes_on(p, party)
+        found = _score_rounds(p, rounds_of(opened), pool, without_party(p, pool, party))
+    else:
+        found = _score(opened.model, models, inside, pool, attack, rng, p.fed.classes, p.device)
     return Membership(
         attack,
         unit,
@@ -353,6 +367,20 @@ def _score(
             found = _compare(of_units(phi), others, torch.from_numpy(inside), attack, pool, rng)
     keep = ~torch.isnan(found).numpy()
     return roc.Roc(found.numpy()[pool.is_member & keep], found.numpy()[~pool.is_member & keep])
+
+
+def _score_rounds(p: Plan, rounds: int, pool: Pool, known: np.ndarray) -> roc.Roc:
+    index = torch.cat(pool.units)
+    x, y = pool.fed.rows.matrix("membership")[index], pool.fed.rows.y[index]
+    sizes = [len(u) for u in pool.units]
+    regression = p.fed.classes is None
+
+    def statistic(out: Tensor, y: Tensor) -> Tensor:
+        rows = -scores.residual(out, y).abs() if regression else scores.logit_confidence(out, y)
+        return torch.stack([part.mean() for part in rows.split(sizes)]) if max(sizes) > 1 else rows
+
+    found = score_rounds(p, rounds, x, y, statistic).numpy()
+    return roc.Roc(found[pool.is_member & known], found[~pool.is_member & known])
 
 
 def _compare(

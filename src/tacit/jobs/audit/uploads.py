@@ -106,13 +106,19 @@ def observe(p: Plan, module: nn.Module, rows: Rows) -> View:
     )
 
 
+def takes_gradient_steps(p: Plan) -> bool:
+    """Whether clients send the result of gradient steps, of any optimizer."""
+    return p.algorithm.solver is not None and p.algorithm.takes_steps
+
+
+def sends_sgd_steps(p: Plan) -> bool:
+    """Whether clients send the result of plain SGD steps, which can be turned into gradients."""
+    return takes_gradient_steps(p) and type(p.algorithm.solver).__name__ == "SGD"
+
+
 def _settings(p: Plan) -> tuple[float, int]:
     """The learning rate and the passes over the rows, of algorithms whose clients take plain SGD steps."""
-    if (
-        p.algorithm.solver is None
-        or type(p.algorithm.solver).__name__ != "SGD"
-        or not p.algorithm.takes_steps
-    ):
+    if not sends_sgd_steps(p):
         raise BadParameter(
             f"invert: clients of {type(p.algorithm).__name__} do not send the result of SGD steps. Give a "
             "model and an update instead."

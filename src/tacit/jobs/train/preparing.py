@@ -53,6 +53,24 @@ OWN = (
     "the other's part. fit = 'federated' in [data] allows that."
 )
 
+ENCODED = (
+    "ε does not cover the statistics by which the table was encoded, which are exact. Give fit_epsilon, "
+    "declare mean and std (fit=data.Recipe(…)), or use fit='none' if that matters."
+)
+
+
+def has_exact_statistics(p: Plan) -> bool:
+    """Whether rows of a table are encoded by statistics of theirs that no ε of the ledger covers."""
+    if p.fed.spent is not None:
+        return False
+    if p.fed.pipeline is not None and p.fed.pipeline.recipe.fill is not None:  # federated
+        return True
+    table = None if p.fed.source is None else p.fed.source.table
+    if table is None or table.recipe.is_fitted:
+        return False
+    # noise that hides a whole party also hides what it computes for itself
+    return table.recipe.fit == "pooled" or (table.recipe.fit == "party" and p.private is not None)
+
 
 def program_of(p: Plan, layout: Mapping[str, Any] | None) -> PartyPreparation | None:
     """Return the program of sums that prepares the parties' tables; None where there is none.

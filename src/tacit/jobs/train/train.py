@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,6 +19,7 @@ from ...algorithms import FedLBFGSCV
 from ...algorithms.types import State
 from ...callbacks import Stop
 from ...config import conflicts
+from ...config.audit import keep_terms, read_terms
 from ...config.signature import with_options
 from ...config.train import OPTIONS, loss_name
 from ...data.federation import Federation
@@ -49,7 +50,13 @@ from ..devices import placed
 from . import guards, paced, ranked
 from .own_loop import own_names
 from .plan import Plan, make_plan, prepare_stack
-from .preparing import record_label_counts, record_sums, simulated_program
+from .preparing import (
+    ENCODED,
+    has_exact_statistics,
+    record_label_counts,
+    record_sums,
+    simulated_program,
+)
 from .resuming import (
     check_extension,
     check_same_inputs,
@@ -67,10 +74,6 @@ if TYPE_CHECKING:
 
 # with more parties than this, each party's accuracy is kept for the last round only, to save memory
 EACH = 1000
-ENCODED = (
-    "ε does not cover the statistics by which the table was encoded, which are exact. Give fit_epsilon, "
-    "declare mean and std (fit=data.Recipe(…)), or use fit='none' if that matters."
-)
 # entries of an evaluation that are kept for the model of the run only
 DETAILS = ("confusion", "calibration", "curve", "subgroups")
 
@@ -83,6 +86,7 @@ def train(
     resume: bool | str | Path | Result = False,
     data_job: dict[str, Any] | None = None,
     watch: Callable[[Event], None] | None = None,
+    release: str | Mapping[str, Any] | None = None,
     **options: Unpack[TrainOptions],
 ) -> Result:
     """Train one model across the parties of a federation.
@@ -95,8 +99,12 @@ def train(
 
     A guard that hides updates leaves only metrics of all parties together. With `pace`, a round is a new
     version of the model; with `speed`, every round has a time on a virtual clock.
+
+    release="audited" attacks the run when it has ended (`tacit.audit.release`; a mapping with name="audited"
+    sets `budget` and limits). What was found is `result.audited`; a model that did not pass is not exported.
     """
     p = make_plan(fed, **options)
+    terms = None if release is None else read_terms(release, "train")
     if isinstance(resume, Result):
         if resume.directory is None:
             raise bad(
@@ -113,7 +121,21 @@ def train(
         raise bad("train", "out", out, "the directory of the run to resume", "Or leave out resume.")
     if resume:
         conflicts.check_resume(p)
-    return train_side_by_side([p], [out], resume=resume, data_jobs=[data_job], watch=watch)[0]
+    if terms is None:
+        return train_side_by_side([p], [out], resume=resume, data_jobs=[data_job], watch=watch)[0]
+    kept = terms
+
+    def begin(event: Event) -> None:
+        if out is not None and event["kind"] == "start":
+            keep_terms(Path(out), kept)  # a run that is killed before its audit is not released either
+        if watch is not None:
+            watch(event)
+
+    run = train_side_by_side([p], [out], resume=resume, data_jobs=[data_job], watch=begin)[0]
+    from ..audit.release import audit_result
+
+    run.audited = audit_result(run, terms)
+    return run
 
 
 def train_side_by_side(
@@ -633,7 +655,7 @@ class _Training:
             ledger.spend(Spend(**p.fed.spent))
         if account is not None and account.spent:
             ledger.spend(guards.spend(p, self.trainer.guards[i], account, last))
-        if ledger.spent and _has_exact_statistics(p):
+        if ledger.spent and has_exact_statistics(p):
             ledger.stamp(ENCODED)
         if p.insecure_seed is not None:
             ledger.stamp(NOT_PRIVATE)
@@ -655,19 +677,6 @@ def _with_results(error: Exception, results: list[Result]) -> Exception:
     more = "" if where is None else f" Resume it with out={str(where)!r}, resume=True."
     error.add_note(f"training ended after round {last}; the model so far is error.result.model.{more}")
     return error
-
-
-def _has_exact_statistics(p: Plan) -> bool:
-    """Whether rows of a table were encoded by statistics of theirs that no ε of the ledger covers."""
-    if p.fed.spent is not None:
-        return False
-    if p.fed.pipeline is not None and p.fed.pipeline.recipe.fill is not None:  # federated
-        return True
-    table = None if p.fed.source is None else p.fed.source.table
-    if table is None or table.recipe.is_fitted:
-        return False
-    # noise that hides a whole party also hides what it computes for itself
-    return table.recipe.fit == "pooled" or (table.recipe.fit == "party" and p.private is not None)
 
 
 def _describe_preset(p: Plan) -> list[str]:

@@ -1,0 +1,181 @@
+"""Audits of boosted trees, by their members, and of split networks, by what crosses their cuts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...audit import roc
+from ...config.audit import AuditLimits
+from ...errors import BadData, BadParameter
+from ...parties.ledger import Ledger
+from .findings import Finding, ReleaseAudit
+from .runs import claim_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from ...boost.model import Booster
+    from ...boost.result import BoostResult
+    from ..vertical.split import SplitResult
+
+CERTAIN = 1e-3  # as in release.py
+LEAST = 100  # non-members, on which a false-alarm rate of 1% is counted
+TREES_STOP = (
+    "Larger leaves (min_child_weight), fewer and shallower trees, subsampling; private trees (epsilon=…) "
+    "bound "
+    "every such attack."
+)
+SPLIT_STOP = "Guards at the cut (noise, quantization, distance correlation), or training on secret shares."
+
+
+def audit_trees(
+    run: BoostResult | Booster,
+    original: DataFrame | None,
+    holdout: DataFrame | None,
+    label: str | None,
+    limits: AuditLimits,
+    budget: float,
+) -> ReleaseAudit:
+    """Tell training rows from others by the trees' confidence in their label."""
+    from ...boost.result import BoostResult
+
+    booster = run.booster if isinstance(run, BoostResult) else run
+    label = label or (run.label if isinstance(run, BoostResult) else None)
+    ledger = run.ledger if isinstance(run, BoostResult) else Ledger()
+    if original is None or holdout is None or label is None:
+        raise BadParameter(
+            "audit: boosted trees are attacked with their training rows and other rows. Give original=, "
+            "holdout= "
+            "and label=, the column that they predict."
+        )
+    started = time.monotonic()
+    curve = roc.Roc(_confidence(booster, original, label), _confidence(booster, holdout, label))
+    claim = claim_of(ledger, "row")
+    works = curve.p_value < CERTAIN
+    rate = curve.tpr_at(0.01)
+    over = limits.membership is not None and works and curve.auc > limits.membership
+    many = limits.members is not None and len(curve.outside) >= LEAST and works
+    over = over or bool(many and rate > (limits.members or 0.0))
+    allowed = (
+        "" if claim is None else f"; the claimed ε allows at most {float(roc.ceiling(0.01, *claim)):.3f}"
+    )
+    finding = Finding(
+        "anyone who has the model",
+        "membership by loss",
+        "Tell whether a person's row was in the training set, with the trees and the row.",
+        f"AUC {curve.auc:.3f} on {len(curve.inside)} members and {len(curve.outside)} others (chance: p = "
+        f"{curve.p_value:.2g}), {rate:.3f} of members at 1% false alarms{allowed}",
+        TREES_STOP,
+        curve.auc,
+        limits.membership,
+        over,
+        seconds=time.monotonic() - started,
+        details={"limit": "membership", "rates": {str(r): curve.tpr_at(r) for r in roc.FALSE_ALARMS}},
+        drawing=roc.draw("Membership of a row: loss", {"loss": curve}, claim),
+    )
+    shadow = Finding(
+        "anyone who has the model",
+        "membership by shadow models",
+        "Not tried.",
+        "trees are not trained again by this audit.",
+        "",
+        applies=False,
+        details={"limit": None},
+    )
+    return ReleaseAudit([finding, shadow], budget, limits, ledger, "boosted trees")
+
+
+def _confidence(booster: Booster, frame: DataFrame, label: str) -> np.ndarray:
+    """[rows]: the margin of the true class over all others; of a regression, minus the absolute residual."""
+    if label not in frame.columns:
+        raise BadData(f"audit: there is no column {label!r}, the label, in the rows.")
+    margin = booster.margins(booster.bins.encode(frame.drop(columns=label)))
+    if not booster.labels:
+        return np.asarray(-np.abs(booster.objective.predict(margin) - frame[label].to_numpy(float)))
+    place = {str(v): i for i, v in enumerate(booster.labels)}
+    y = np.array([place.get(str(v), -1) for v in frame[label]])
+    if (y < 0).any():
+        raise BadData(
+            f"audit: the label has {str(frame[label].iloc[int((y < 0).argmax())])!r}, which the trees do "
+            f"not know; "
+            f"they know {', '.join(place)}."
+        )
+    if margin.shape[1] == 1:
+        return np.where(y == 1, margin[:, 0], -margin[:, 0])
+    rows = np.arange(len(y))
+    others = margin.copy()
+    others[rows, y] = -np.inf
+    top = others.max(1, keepdims=True)
+    return np.asarray(margin[rows, y] - (top[:, 0] + np.log(np.exp(others - top).sum(1))))
+
+
+def audit_split(
+    run: SplitResult,
+    rows: Mapping[str, Any] | None,
+    y: Any,
+    own: Mapping[str, Any] | None,
+    limits: AuditLimits,
+    budget: float,
+    seed: int,
+) -> ReleaseAudit:
+    """Attack what crosses the cuts of a split network."""
+    if rows is None:
+        raise BadParameter(
+            "audit: a split network is attacked with rows of all parties. Give rows={party: rows}, "
+            "y=labels and, to "
+            "rebuild rows, own={party: rows that the attacker has}."
+        )
+    started = time.monotonic()
+    found = run.audit(rows, y, own, seed=seed)
+    seconds = time.monotonic() - started
+    findings = []
+    for who, attacks in found.labels.items():
+        name = max(attacks, key=lambda k: attacks[k])
+        findings.append(
+            Finding(
+                f"{who}, a party with columns",
+                "labels from gradients",
+                "Read the label of each row from the gradients that it receives.",
+                ", ".join(f"{k}: AUC {v:.3f}" for k, v in attacks.items()),
+                SPLIT_STOP,
+                attacks[name],
+                limits.labels,
+                limits.labels is not None and attacks[name] > limits.labels,
+                seconds=seconds,
+                details={"limit": "labels"},
+            )
+        )
+    for who, measures in found.measures.items():
+        findings.append(
+            Finding(
+                "the party with the labels",
+                f"columns of {who} in its activations",
+                "Learn about rows from the activations it receives.",
+                ", ".join(f"{k.replace('_', ' ')} {v:.3f}" for k, v in measures.items()),
+                SPLIT_STOP,
+                measures.get("distance_correlation"),
+                details={"limit": None},
+            )
+        )
+    for who, r in found.rebuilt.items():
+        share = max(0.0, float(r.recognized))
+        findings.append(
+            Finding(
+                "the party with the labels",
+                f"rebuilding of rows of {who}",
+                "Rebuild rows from activations, with a decoder trained on rows of its own.",
+                f"{max(r.variance, 0):.0%} of the variance of {r.rows} rows; {r.recognized:.0%} of the "
+                f"rebuilt rows "
+                f"lie nearest to their own original (chance: {1 / r.rows:.1%})",
+                SPLIT_STOP,
+                share,
+                limits.rebuilt,
+                limits.rebuilt is not None and share > limits.rebuilt,
+                details={"limit": "rebuilt"},
+            )
+        )
+    return ReleaseAudit(findings, budget, limits, run.ledger, "a split network")

@@ -1,0 +1,96 @@
+"""Audits of what is not a run: synthetic tables, boosted trees, split networks; and of files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import tacit
+from tacit import audit, boost, synth
+from tacit.errors import BadParameter, BadRun
+from tests.cli.shell import answer
+
+
+@pytest.fixture(scope="module")
+def people():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.integers(20, 80, 400), "pulse": rng.normal(70, 10, 400).round(1)})
+    frame["ill"] = np.where(rng.random(400) < 0.5, "y", "n")  # no column tells it: trees must memorize
+    return frame
+
+
+def test_copied_rows_are_refused_and_a_generator_passes(people):
+    train, unseen = people[:200].reset_index(drop=True), people[200:].reset_index(drop=True)
+    copied = audit.release(train, original=train, holdout=unseen, budget=2)
+    assert not copied.passed
+    generator = synth.Independent().fit(train)
+    made = generator.sample(200, seed=1)
+    safe = audit.release(made, original=train, holdout=unseen, generator=generator, budget=30)
+    assert safe.passed, str(safe)
+    assert any("shadow fits" in f.attack and f.value is not None for f in safe.findings)
+
+
+def test_a_synthetic_table_without_its_generator_says_what_was_not_tried(people):
+    train, unseen = people[:200].reset_index(drop=True), people[200:].reset_index(drop=True)
+    made = synth.Independent().fit(train).sample(200, seed=1)
+    found = audit.release(made, original=train, holdout=unseen, budget=2)
+    assert "Not tried: membership by shadow fits" in found.headline()
+
+
+def test_trees_that_memorize_are_refused_and_shallow_ones_pass(people):
+    """Labels at random: whatever deep trees know of them is about members."""
+    train, unseen = people[:200].reset_index(drop=True), people[200:].reset_index(drop=True)
+    parties = {"a": train[:100], "b": train[100:]}
+    deep = boost.train(parties, label="ill", trees=30, depth=6, learning_rate=0.5)
+    refused = audit.release(deep, original=train, holdout=unseen)
+    assert not refused.passed
+    assert refused.findings[0].value > 0.7
+    shallow = boost.train(parties, label="ill", trees=1, depth=1)
+    assert audit.release(shallow, original=train, holdout=unseen).passed
+
+
+def test_a_split_network_is_audited_and_read_from_its_folder(tmp_path):
+    """The label holder's network gives labels away by the norm of gradients; noise at the cut is not there."""
+    torch.manual_seed(0)
+    x = torch.randn(300, 6)
+    y = (x[:, 0] > 1.2).long()  # rare: the norm of a gradient tells it
+    run = tacit.splitnn(
+        {"clinic": x}, {"lab": y}, configuration="vanilla", epochs=3, width=8, lr=0.2, patience=0
+    )
+    rows, label = {"clinic": x[:100]}, y[:100]
+    strict = audit.release(run, rows=rows, y=label, own={"clinic": x[100:]}, limits={"labels": 0.5})
+    assert not strict.passed
+    assert {f.attack for f in strict.findings} >= {"labels from gradients", "rebuilding of rows of clinic"}
+    run.save(tmp_path / "parts")
+    again = audit.release(tmp_path / "parts", rows=rows, y=label, limits={"labels": 0.5})
+    assert again.findings[0].value == pytest.approx(strict.findings[0].value)
+    with pytest.raises(BadParameter, match="attacked with rows of all parties"):
+        audit.release(run)
+
+
+def test_the_command_audits_files(people, tmp_path, capsys):
+    people.to_csv(tmp_path / "before.csv", index=False)
+    people.assign(age=people["age"] // 20 * 20).drop(columns="pulse").to_csv(
+        tmp_path / "after.csv", index=False
+    )
+    people.assign(age=people["age"] // 20 * 20).to_csv(tmp_path / "rounded.csv", index=False)
+    got = answer(
+        capsys,
+        *("audit", str(tmp_path / "after.csv"), "--original", str(tmp_path / "rounded.csv")),
+        *("--quasi", "age", "--json", "--quiet"),
+    )
+    assert got["passed"]
+    assert (tmp_path / "after.csv.audit.html").is_file()
+    assert not (tmp_path / "audit.json").exists()
+
+
+def test_what_does_not_belong_together_is_refused(people, tmp_path):
+    with pytest.raises(BadParameter, match="label= does not belong to: anonymized table"):
+        audit.release(people, original=people, quasi=["age"], label="ill")
+    with pytest.raises(BadParameter, match="Give original= and holdout="):
+        audit.release(people, holdout=people)
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(BadRun, match="is not a result"):
+        audit.release(tmp_path / "notes.txt")
