@@ -75,6 +75,12 @@ def test_one_victim_and_fewer_rounds(run):
     assert found.p_value in (0.1, 1.0)
 
 
+def test_an_attacker_that_is_stopped_takes_part_honestly(run):
+    found = audit.gan(run, steps=1, watch=lambda done, all: done == 1)
+    assert found.accuracy == found.accuracy_before
+    assert "stopped in round 1 of 18" in found.notes[1]
+
+
 def test_the_attacker_sends_what_it_trained_on(run):
     """Without poison, the attacked run is the run: the attacker only listens."""
     listening = audit.gan(run, poison=False, steps=1)
@@ -96,6 +102,13 @@ def test_nearest_rows_by_hand():
         torch.tensor([[0.0, 1.0]]), torch.tensor([[5.0, 5.0], [0.0, 2.0]]), torch.tensor([7, 8])
     )
     assert (classes.tolist(), at.tolist()) == ([8], [1])
+
+
+def test_an_attacker_that_cannot_poison_says_so(fed):
+    nova = tacit.train(fed, **OPTIONS | {"algorithm": algorithms.FedNova(lr=0.1), "rounds": 2})
+    with pytest.raises(BadParameter, match="Use poison=False: it then only listens"):
+        audit.gan(nova, steps=1)
+    assert audit.gan(nova, steps=1, poison=False).accuracy == pytest.approx(nova.metrics["accuracy"])
 
 
 def test_runs_and_arguments_that_do_not_fit_are_refused(run, fed):
