@@ -3,8 +3,10 @@
     TACIT_DATA=…/data .venv/bin/python benchmarks/publish.py --rows 400             # rows to learn from, at most
     TACIT_DATA=…/data .venv/bin/python benchmarks/publish.py --rows 400 --write     # updates docs/results/synth.md
     … benchmarks/publish.py --only Adult elections --generators ARGN Cart "MOSTLY AI"
+    … benchmarks/publish.py --rows 250 --seeds 2 --keep figures.jsonl   # continues after an interruption
 
-Half of a table, at most `--rows`, is learned; as many other rows are held out.
+Half of a table, at most `--rows`, is learned; as many other rows are held out. Each of `--seeds` draws other rows
+and starts our generators with another seed; the figures are means.
 
 quality is SDMetrics' QualityReport. TSTR is the AUC of scikit-learn's boosted trees trained on synthetic and
 tested on held-out rows, C2ST that of boosted trees that tell synthetic from held-out rows (.5 is best). singling
@@ -30,8 +32,8 @@ import os
 import subprocess
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
-from itertools import repeat
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -187,10 +189,11 @@ def run_peer(python: Path, program: str, train: pd.DataFrame, folder: Path) -> t
     return made, seconds
 
 
-def run_table(name: str, rows: int, names: list[str]) -> list[tuple[str, int, str, list[float]]]:
-    """Return a line of figures for each generator."""
+def run_table(name: str, rows: int, seed: int, names: list[str]) -> list[tuple[str, list[float]]]:
+    """Return the figures of each generator on one draw of a table's rows."""
     torch.set_num_threads(1)
     frame, target = tables()[name]
+    frame = frame.sample(frac=1, random_state=seed).reset_index(drop=True)
     rows = min(rows, len(frame) // 2)
     train = frame.iloc[:rows].reset_index(drop=True)
     holdout = frame.iloc[rows : 2 * rows].reset_index(drop=True)
@@ -203,9 +206,11 @@ def run_table(name: str, rows: int, names: list[str]) -> list[tuple[str, int, st
         for who in names:
             if who in OURS:
                 generator = OURS[who]
+                if not generator.private:  # whose randomness is the operating system's
+                    generator = replace(generator, seed=seed)  # type: ignore[type-var]
                 start = time.process_time()
                 generator.fit(train, declare(train) if generator.private else None)
-                made = generator.sample(rows, seed=1)
+                made = generator.sample(rows, seed=1 + seed)
                 times[who] = time.process_time() - start
             else:
                 environment, program = OTHERS[who]
@@ -215,17 +220,51 @@ def run_table(name: str, rows: int, names: list[str]) -> list[tuple[str, int, st
         judged = run(JUDGES, "judge_work.py", str(folder), str(len(results)), target)["figures"]
         assert isinstance(judged, list)
     return [
-        (name, rows, who, [quality, *classified, *risks, times[who]])
+        (who, [quality, *classified, *risks, times[who]])
         for (who, classified), (quality, *risks) in zip(results.items(), judged)
     ]
+
+
+def collect(
+    work: list[tuple[str, int]], args: argparse.Namespace, names: list[str]
+) -> dict[tuple[str, str], list[list[float]]]:
+    """Run all tables and seeds, or read them from `--keep`; return figures by table and generator."""
+    figures: dict[tuple[str, str], list[list[float]]] = {}
+
+    def add(table: str, lines: list[tuple[str, list[float]]]) -> None:
+        for who, values in lines:
+            figures.setdefault((table, who), []).append(values)
+
+    done = []
+    if args.keep and args.keep.exists():
+        for line in map(json.loads, args.keep.read_text(encoding="utf-8").splitlines()):
+            if (line["table"], line["seed"]) in work and line["rows"] == args.rows:
+                done.append((line["table"], line["seed"]))
+                add(line["table"], [(who, v) for who, v in line["figures"] if who in names])
+    left = [w for w in work if w not in done]
+    with ProcessPoolExecutor(args.jobs) as pool:
+        futures = {pool.submit(run_table, t, args.rows, seed, names): (t, seed) for t, seed in left}
+        for future in as_completed(futures):
+            (table, seed), lines = futures[future], future.result()
+            add(table, lines)
+            for who, values in lines:
+                row = "".join(f"{f:13.3f}" for f in values)
+                print(f"{table:20}{who + f', seed {seed}':32}{row}", flush=True)
+            if args.keep:
+                record = {"table": table, "seed": seed, "rows": args.rows, "figures": lines}
+                with args.keep.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(record) + "\n")
+    return figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rows", type=int, default=2000, help="rows to learn from, at most")
+    parser.add_argument("--seeds", type=int, default=1, help="draws of rows, and seeds of generators")
     parser.add_argument("--only", nargs="+", help="names of tables")
     parser.add_argument("--generators", nargs="+", help="names of generators")
     parser.add_argument("--jobs", type=int, default=1, help="tables worked on at the same time")
+    parser.add_argument("--keep", type=Path, help="file of figures: what it has is not measured again")
     parser.add_argument("--write", action="store_true", help="update docs/results/synth.md")
     args = parser.parse_args()
     if not JUDGES.exists():
@@ -237,15 +276,17 @@ def main() -> None:
     for name in absent:
         print(f"{name}: not installed (.venv-peers/{OTHERS[name][0]}), left out")
     names = [n for n in names if n not in absent]
-    print(f"{'':20}{'':24}" + "".join(f"{h:>13}" for h in HEADS), flush=True)
+    print(f"{'':20}{'':32}" + "".join(f"{h:>13}" for h in HEADS), flush=True)
+    chosen = [n for n in tables() if not args.only or n in args.only]
+    figures = collect([(t, seed) for seed in range(args.seeds) for t in chosen], args, names)
     written = [f"| table (rows) | generator | {' | '.join(HEADS)} |", "|---|---|" + "---|" * len(HEADS)]
-    with ProcessPoolExecutor(args.jobs) as pool:
-        chosen = [n for n in tables() if not args.only or n in args.only]
-        for lines in pool.map(run_table, chosen, repeat(args.rows), repeat(names)):
-            for table, rows, who, figures in lines:
-                print(f"{table:20}{who:24}" + "".join(f"{f:13.3f}" for f in figures), flush=True)
-                shown = [f"{f:.3f}".replace("0.", ".") for f in figures[:-1]] + [f"{figures[-1]:.1f}"]
-                written.append(f"| {table} ({rows:,}) | {who} | {' | '.join(shown)} |")
+    for table in chosen:
+        rows = min(args.rows, len(tables()[table][0]) // 2)
+        for who in names:
+            mean = np.mean(figures[table, who], axis=0)
+            shown = [f"{f:.3f}".replace("0.", ".") for f in mean[:-1]] + [f"{mean[-1]:.1f}"]
+            written.append(f"| {table} ({rows:,}) | {who} | {' | '.join(shown)} |")
+    print("\n".join(written))
     if args.write:
         text = RESULTS.read_text(encoding="utf-8")
         before, _, rest = text.partition(BEGIN)

@@ -169,6 +169,41 @@ def test_published_rows_have_no_labels_and_an_order_that_does_not_depend_on_the_
     assert tacit.risk(frame, first).table()["after"]["granularity loss"] == pytest.approx(first.loss)
 
 
+@pytest.mark.parametrize("suppressed", ["drop", "star"])
+def test_the_order_of_published_rows_is_that_of_their_hashes(suppressed):
+    """Columns are hashed one at a time; `pandas.util.hash_pandas_object` of the finished table agrees."""
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame(
+        {
+            "age": rng.integers(20, 90, 300),
+            "sex": pandas.Categorical(rng.choice(["f", "m"], 300)),
+            "town": np.where(rng.random(300) < 0.02, None, rng.choice(["A", "B"], 300)),
+            "pay": rng.integers(0, 50, 300) / 4,
+        },
+        index=rng.permutation(300) + 1000,
+    )
+    made = tacit.anonymize(
+        frame,
+        quasi=["age", "sex", "town"],
+        k=4,
+        max_suppressed=0.1,
+        suppressed=suppressed,
+        hierarchies={"age": tacit.anonymity.Intervals(width=10, factors=(2, 4))},
+    )
+    assert made.suppressed
+    assert pandas.util.hash_pandas_object(made.table, index=False).is_monotonic_increasing
+    assert list(made.table.index) == list(range(len(made.table)))
+    assert (made.table["pay"].to_numpy() == frame["pay"].to_numpy()[made.rows]).all()
+    if made.levels["sex"] == 0 and suppressed == "drop":
+        assert made.table.dtypes["sex"] == frame.dtypes["sex"]
+
+
+def test_cells_that_are_lists_are_refused_with_the_column():
+    frame = pandas.DataFrame({"sex": list("fm") * 10, "notes": [[i] for i in range(20)]})
+    with pytest.raises(BadData, match="the column 'notes' has cells that are lists"):
+        tacit.anonymize(frame, quasi=["sex"], k=2)
+
+
 def test_a_shuffled_table_from_a_file_is_not_matched_by_the_numbers_of_its_rows():
     frame = visits().drop(columns="patient_nbr").reset_index(drop=True)
     made = tacit.anonymize(frame, quasi=QUASI, k=2)

@@ -316,3 +316,19 @@ def test_one_row_is_enough_to_impute_and_a_missing_column_is_named(fitted):
         fitted.impute(row.drop(columns="odd"))
     with pytest.raises(BadParameter, match="seed"):
         fitted.impute(row, seed=-1)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(40, 16), (800, 16), (1600, 32), (100_000, 64)])
+def test_layers_are_sized_by_the_rows(rows, width):
+    assert synth.ARGN().layer_width(rows) == width
+    assert synth.ARGN(width=24).layer_width(rows) == 24
+
+
+def test_a_saved_network_keeps_its_width(tmp_path):
+    """A file of an earlier version has 64 units, whatever the rows were."""
+    fitted = synth.ARGN(epochs=1, width=64, device="cpu").fit(patients())
+    state = fitted.state
+    again = synth.ARGN(epochs=1, device="cpu").restore(fitted.table, state)
+    pd.testing.assert_frame_equal(again.sample(20), fitted.sample(20))
+    path = fitted.save(tmp_path / "argn.tacit")
+    pd.testing.assert_frame_equal(synth.load(path).sample(20), fitted.sample(20))

@@ -20,7 +20,7 @@ from tacit.synth import categorical, continuous, integer, load, timestamp
 from tacit.synth.constraints import Combinations
 from tacit.synth.graphical import fit_model
 from tacit.synth.marginals import FINE, Curator, Grid, Support
-from tacit.synth.mst import MST, spanning_tree
+from tacit.synth.mst import MST, mst, spanning_tree, split_budget
 from tacit.synth.private import unpack_model
 from tacit.synth.table import Table
 
@@ -257,9 +257,36 @@ def test_the_tree_spans_and_prefers_the_pair_that_depends():
     codes = np.stack([a, rng.integers(0, 3, 3000), a], axis=1)
     curator = Curator(codes, (4, 3, 4), 1.0, SeededSecret(0))
     model = fit_model([curator.measure((j,), 0.1) for j in range(3)], (4, 3, 4))
-    tree = spanning_tree(curator, model, 0.3)
+    tree = spanning_tree(curator, model, 0.3, 0.3)
     assert tree[0] == (0, 2)
     assert len(tree) == 2
+
+
+def test_a_pair_whose_noise_exceeds_its_dependence_is_not_measured():
+    """12 cells with σ = √(2 / 0.002) = 32 have 300 rows of noise; an independent pair differs by about 150."""
+    rng = np.random.default_rng(0)
+    a = rng.integers(0, 4, 3000)
+    codes = np.stack([a, rng.integers(0, 3, 3000), a], axis=1)
+    curator = Curator(codes, (4, 3, 4), 10.0, SeededSecret(0))
+    model = fit_model([curator.measure((j,), 0.1) for j in range(3)], (4, 3, 4))
+    assert spanning_tree(curator, model, 0.3, 0.001) == [(0, 2)]
+
+
+def test_without_a_pair_worth_its_noise_the_columns_receive_the_whole_budget():
+    """A pair's 81 cells have 560 rows of noise; independent columns differ by about 320."""
+    codes = np.random.default_rng(0).integers(0, 9, (2000, 4))
+    curator = Curator(codes, (9,) * 4, 0.05, SeededSecret(1))
+    model, _ = mst(curator, 20)
+    assert all(len(clique) == 1 for clique in model.tree.cliques)
+    assert 0.99 * 0.05 < curator.spent <= 0.05 * (1 + 1e-9)
+
+
+def test_budgets_of_marginals_by_hand():
+    """Parts ∝ c^(2/3): 8 cells receive 4 times as much as 1. No other division has less noise c / √part."""
+    assert split_budget(10.0, [8, 1, 1]) == pytest.approx([20 / 3, 5 / 3, 5 / 3])
+    least = sum(c / math.sqrt(part) for c, part in zip([8, 1, 1], split_budget(10.0, [8, 1, 1])))
+    for parts in np.random.default_rng(0).dirichlet([1, 1, 1], 1000) * 10:
+        assert sum(c / math.sqrt(part) for c, part in zip([8, 1, 1], parts)) >= least - 1e-9
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,16 @@ import pytest
 from tacit.errors import BadData, BadParameter
 from tacit.parties.secret import SeededSecret
 from tacit.people import encode_person
-from tacit.synth import MST, Domains, PrivateSequences, Table, categorical, continuous, integer
+from tacit.synth import (
+    MST,
+    Domains,
+    PrivateSequences,
+    Table,
+    categorical,
+    continuous,
+    integer,
+    load_private_sequences,
+)
 from tacit.synth.private_sequences import _entity_rows
 from tests.cli.shell import refused, run
 from tests.synth.visits import DECLARED, visits
@@ -213,7 +223,10 @@ def test_the_command_line_writes_events_of_new_entities(tmp_path, monkeypatch, c
     common = ["synth", "visits.csv", "--model", "privatesequences", "--entity", "patient", "--time", "date"]
     words = [*common, "--columns", "visits.toml", "--attributes", "sex", "--out", "out.csv"]
     assert "needs --rows" in refused(capsys, *words)
-    assert "--save cannot be used" in refused(capsys, *words, "--rows", "5", "--save", "m.tacit")
+    assert "--floor cannot be used" in refused(capsys, *words, "--rows", "5", "--floor", "3")
+    Path("tables.toml").write_text("")
+    several = ["synth", "tables.toml", *common[2:], "--columns", "visits.toml", "--out", "o.csv"]
+    assert "A second level is not supported with ε" in refused(capsys, *several, "--rows", "5")
     assert "needs --columns" in refused(capsys, *common, "--rows", "5", "--out", "out.csv")
     assert "--attributes is for" in refused(
         capsys,
@@ -239,9 +252,95 @@ def test_the_command_line_writes_events_of_new_entities(tmp_path, monkeypatch, c
         "max_gap=365D",
         "--set",
         "delta=1e-6",
+        "--save",
+        "visits.tacit",
     )
     assert code == 0
     assert "privacy    ε = 1, δ = 1e-06, entity (all events of one patient, added or removed)" in out
     rows = pd.read_csv("out.csv")
     assert rows.patient.nunique() == 200
     assert list(rows.columns) == ["patient", "sex", "date", "ward"]
+    again = ["synth", "--load", "visits.tacit", "--out", "again.csv"]
+    assert "needs --out FILE and --rows" in refused(capsys, *again)
+    assert "--columns cannot be used" in refused(capsys, *again, "--rows", "200", "--columns", "visits.toml")
+    code, out, _ = run(capsys, *again, "--rows", "200")
+    assert code == 0
+    assert "entity (all events of one patient, added or removed)" in out
+    assert Path("again.csv").read_bytes() == Path("out.csv").read_bytes()
+
+
+def test_a_saved_model_samples_the_same_events_and_its_file_has_no_event(tmp_path):
+    frame = with_heavy_patient(visits(300)).assign(ward=lambda f: f.ward.mask(f.patient == "Q", "hidden"))
+    model = fit(frame, insecure_seed=0)
+    path = model.save(tmp_path / "visits.tacit")
+    again = load_private_sequences(path)
+    pd.testing.assert_frame_equal(model.sample(50, seed=3), again.sample(50, seed=3))
+    assert again.ledger == model.ledger
+    assert again == model  # the parameters
+    assert b"hidden" not in path.read_bytes()
+    with pytest.raises(BadParameter, match="exists"):
+        model.save(path)
+    with pytest.raises(BadParameter, match="not fitted yet"):
+        PrivateSequences().save(tmp_path / "empty.tacit")
+
+
+def _edit(path: Path, change) -> Path:
+    """Rewrite the header of a saved model."""
+    data = path.read_bytes()
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    about = json.loads(header["__metadata__"]["tacit"])
+    change(about)
+    header["__metadata__"]["tacit"] = json.dumps(about)
+    text = json.dumps(header).encode()
+    out = path.with_suffix(".edited")
+    out.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + int.from_bytes(data[:8], "little") :])
+    return out
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a.update(format="tacit.synth/1"),
+        lambda a: a.pop("steps"),
+        lambda a: a["steps"][0].__setitem__(0, 999),
+        lambda a: a["steps"].reverse(),
+        lambda a: a["place"].pop(),
+        lambda a: a["parameters"].update(max_events="many"),
+        lambda a: a["parameters"].update(epsilon=-1),
+        lambda a: a["start"].update(sizes=[1]),
+        lambda a: a["names"].append("extra"),
+        lambda a: a.update(time=None),
+        lambda a: a["ledger"].update(spent=[{"epsilon": 1}]),
+    ],
+)
+def test_a_damaged_file_is_refused_with_one_sentence(tmp_path, change):
+    path = fit(visits(200), insecure_seed=0, steps=10).save(tmp_path / "visits.tacit")
+    with pytest.raises(BadData, match="is not a model of sequences saved by tacit"):
+        load_private_sequences(_edit(path, change))
+
+
+def test_other_files_are_not_private_sequences(tmp_path):
+    other = tmp_path / "other.tacit"
+    other.write_bytes(b"nothing")
+    with pytest.raises(BadData, match="is not a model of sequences saved by tacit"):
+        load_private_sequences(other)
+    with pytest.raises(BadData, match="cannot be read"):
+        load_private_sequences(tmp_path / "missing.tacit")
+
+
+@pytest.mark.parametrize("entity", [["patient", "ward"], ("patient",), None])
+def test_a_second_level_is_refused_with_what_to_do(entity):
+    with pytest.raises(
+        BadParameter, match=r"A second level .* is not supported.*LinkedTables, which has no ε"
+    ):
+        PrivateSequences(**MODEL).fit(visits(50), entity, "date", columns=DECLARED)
+    with pytest.raises(BadParameter, match="2 tables; it learns one table of events"):
+        PrivateSequences(**MODEL).fit({"a": visits(9), "b": visits(9)}, "patient", "date", columns=DECLARED)
+
+
+def test_events_without_an_entity_are_left_out_silently():
+    """A refusal would tell that somebody's event has no id."""
+    frame = visits(200)
+    nobody = frame.iloc[:5].assign(patient=None)
+    both = [fit(f, insecure_seed=0, steps=10) for f in (frame, pd.concat([frame, nobody], ignore_index=True))]
+    pd.testing.assert_frame_equal(*(m.sample(20) for m in both))

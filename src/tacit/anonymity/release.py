@@ -139,16 +139,71 @@ def price_rows(table: EncodedTable, levels: Sequence[int], record: np.ndarray, m
     return float(charge + metric.charge_suppressed(table.codes) @ (table.counts - published)) / metric.scale
 
 
-def shuffle(frame: pandas.DataFrame) -> np.ndarray:
-    """An order of the rows that depends on their content only: by a hash of each row.
+def publish_rows(
+    frame: pandas.DataFrame, table: EncodedTable, release: TableRelease, starred: bool
+) -> tuple[pandas.DataFrame, np.ndarray]:
+    """The published rows in an order that depends on their content only, and where each is in `frame`.
 
-    The order of the original often has a meaning (admission, household), and row labels may be ids.
+    The order of the original often has a meaning (admission, household), and row labels may be ids. Columns
+    are hashed and built one at a time, in their final order: with ten million rows, a table and its copy in
+    another order would be gigabytes.
     """
-    try:
-        keys = pandas.util.hash_pandas_object(frame, index=False)
-    except TypeError:  # cells that are lists or the like
-        keys = pandas.util.hash_pandas_object(frame.astype(str), index=False)
-    return np.argsort(keys.to_numpy(), kind="stable")
+    texts = _published_texts(table, release, starred)
+    rows = np.arange(len(frame)) if starred else np.flatnonzero(release.record >= 0)
+    record = release.record[rows]
+    order = np.argsort(_hash_rows(frame, rows, record, texts), kind="stable")
+    rows, record = rows[order], record[order]
+    columns = {
+        i: pandas.Series(_take_texts(texts[name][0], texts[name][1], record))
+        if name in texts
+        else frame.iloc[:, i].take(rows).reset_index(drop=True)
+        for i, name in enumerate(frame.columns)
+    }
+    out = pandas.DataFrame(columns, copy=False)
+    out.columns = frame.columns
+    return out, rows
+
+
+Texts = dict[str, tuple[pandas.api.extensions.ExtensionArray, np.ndarray]]
+
+
+def _published_texts(table: EncodedTable, release: TableRelease, starred: bool) -> Texts:
+    """Of columns that do not stay as they are: the words, the last for suppression, and cells of records."""
+    is_complete = bool((release.record >= 0).all())
+    return {
+        column.name: (pandas.array([None if w == NULL else w for w in words] + [STAR], dtype="str"), cells)
+        for column, cells, words, level in zip(table.columns, release.cells, release.words, release.levels)
+        if level != 0 or (starred and not is_complete)
+    }
+
+
+def _take_texts(words: Any, cells: np.ndarray, record: np.ndarray) -> Any:
+    # record −1 reads the last cell, and is replaced here
+    return words.take(np.where(record >= 0, cells[record], len(words) - 1))
+
+
+def _hash_rows(frame: pandas.DataFrame, rows: np.ndarray, record: np.ndarray, texts: Texts) -> np.ndarray:
+    """The hash of each row by `pandas.util.hash_pandas_object`, whose combination of columns this repeats."""
+    out = np.full(len(rows), 0x345678, np.uint64)
+    factor = 1_000_003
+    for i, name in enumerate(frame.columns):
+        if name in texts:
+            words, cells = texts[name]
+            hashed = pandas.util.hash_pandas_object(pandas.Series(words), index=False).to_numpy()
+            out ^= hashed[np.where(record >= 0, cells[record], len(words) - 1)]
+        else:
+            try:
+                hashed = pandas.util.hash_pandas_object(frame.iloc[:, i], index=False).to_numpy()
+            except TypeError:
+                raise BadData(
+                    f"the column {name!r} has cells that are lists or the like, which are not compared. "
+                    "Convert them to text, or drop the column."
+                ) from None
+            out ^= hashed[rows]
+        out *= np.uint64(factor)
+        factor += 82_520 + 2 * (len(frame.columns) - i)
+    out += np.uint64(97_531)
+    return out
 
 
 def build_frame(
@@ -162,13 +217,8 @@ def build_frame(
     published = release.record >= 0
     out = (frame if starred or published.all() else frame[published]).copy(deep=False)
     record = release.record if starred else release.record[published]
-    for column, cells, words, level in zip(table.columns, release.cells, release.words, release.levels):
-        if level == 0 and not (starred and not published.all()):
-            continue
-        texts = pandas.array([None if w == NULL else w for w in words] + [STAR], dtype="str")
-        # record −1 reads the last cell, and is replaced here
-        position = np.where(record >= 0, cells[record], len(words))
-        out[column.name] = pandas.Series(texts.take(position), index=out.index)
+    for name, (words, cells) in _published_texts(table, release, starred).items():
+        out[name] = pandas.Series(_take_texts(words, cells, record), index=out.index)
     return out
 
 

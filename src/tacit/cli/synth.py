@@ -154,9 +154,9 @@ def _synth(args: argparse.Namespace) -> Answer:
     from ..synth import IdentifierWarning, Table, describe
     from ..synth.protect import FLOOR
     from .synth_linked import is_linked, synth_linked
-    from .synth_private import PRIVATE_SEQUENCES, synth_private
+    from .synth_private import is_private_sequences, synth_private
 
-    if args.model.lower() == PRIVATE_SEQUENCES and not args.load:
+    if is_private_sequences(args):
         return synth_private(args)
     if args.attributes is not None:
         raise BadParameter(

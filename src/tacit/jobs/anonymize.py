@@ -28,8 +28,8 @@ from ..anonymity.release import (
     TableRelease,
     build_frame,
     format_count,
+    publish_rows,
     published_classes,
-    shuffle,
     verify,
 )
 from ..anonymity.result import AnonymizationResult, HomogeneityWarning, IdentifierWarning
@@ -221,10 +221,7 @@ def publish(
     rows: np.ndarray | None = None
     if find_differential_privacy(models) is None:
         is_starred = settings["suppressed"] == "star"
-        published = build_frame(frame, table, release, is_starred)
-        order = shuffle(published)
-        shown = np.arange(len(frame)) if is_starred else np.flatnonzero(release.record >= 0)
-        published, rows = published.iloc[order].reset_index(drop=True), shown[order]
+        published, rows = publish_rows(frame, table, release, is_starred)
     else:
         # As sorted text: dtypes, order and labels of the rows would reveal facts about unpublished rows.
         as_text = replace(release, levels=[None] * len(quasi))

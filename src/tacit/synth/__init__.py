@@ -49,6 +49,7 @@ from .pategan import PATEGAN
 from .private_sequences import PrivateSequences
 from .reading import describe
 from .release import ReleaseLimits, SyntheticRelease, release
+from .saved_sequences import load_private_sequences
 from .shadows import attack_with_shadows
 from .statistics import Statistics
 from .table import Table
@@ -125,6 +126,7 @@ __all__ = [
     "integer",
     "load",
     "load_linked",
+    "load_private_sequences",
     "load_sequences",
     "ordinal",
     "rank",

@@ -29,6 +29,7 @@ from ..parameters import bad, choice, flag, real, whole
 from .adversarial import choose_device, torch_seed
 from .autoregressive import (
     BLOCK,
+    LEAST_WIDTH,
     CellSampler,
     ColumnNetwork,
     NetworkTrainer,
@@ -53,7 +54,6 @@ class Autoregressive(Generator):
     """What a fitted network can be asked for, however it was trained."""
 
     embedding: int
-    width: int
     dropout: float
     even: bool
     device: str
@@ -147,21 +147,21 @@ class Autoregressive(Generator):
         rng = np.random.default_rng([int(seed), 3])
         return impute_frame(frame, layout, cells, network, self.protection, rng, self.even)
 
-    def build_network(self, cells: Discretizer) -> ColumnNetwork:
-        """Return a new network for these cells."""
+    def build_network(self, cells: Discretizer, width: int) -> ColumnNetwork:
+        """Return a new network for these cells, with hidden layers of this width."""
         ordered = [
             size - var.missing if var.ordered else 0 for var, size in zip(cells.variables, cells.sizes)
         ]
-        return ColumnNetwork(cells.sizes, self.embedding, self.width, self.dropout, ordered)
+        return ColumnNetwork(cells.sizes, self.embedding, width, self.dropout, ordered)
 
     def load_network(self, state: GeneratorState, layout: Layout) -> ColumnNetwork:
         """Return the fitted network, on its device."""
         device = choose_device(self.device)
-        with torch_seed(0, device):
-            network = self.build_network(self.get_cells(state, layout))
         weights = {
             k.removeprefix("network."): t for k, t in state.tensors.items() if k.startswith("network.")
         }
+        with torch_seed(0, device):
+            network = self.build_network(self.get_cells(state, layout), len(weights["first.0.bias"]))
         network.load_state_dict(weights)
         return network.to(device).eval()
 
@@ -189,7 +189,13 @@ class ARGN(Autoregressive):
     lr: float = real(2e-3, above=0, doc="initial learning rate (AdamW)")
     decay: float = real(1e-3, least=0, doc="weight decay")
     embedding: int = whole(16, least=1, doc="width of a cell's embedding")
-    width: int = whole(64, least=1, doc="width of a column's hidden layer; less if the table is wide")
+    width: int | None = whole(
+        None,
+        least=1,
+        none=True,
+        doc="width of a column's hidden layer; None: one unit for 50 rows, from 16 to 64; less if the table "
+        "is wide",
+    )
     dropout: float = real(0.1, least=0, below=1, doc="dropout of the hidden layers")
     bins: int | None = whole(
         None, least=2, none=True, doc="cells of a numeric column; None: one for 50 rows, from 20 to 100"
@@ -210,7 +216,7 @@ class ARGN(Autoregressive):
             for part in split_network_rows(len(codes), self.holdout, rng)
         )
         with torch_seed(self.seed, device):
-            network = self.build_network(cells)
+            network = self.build_network(cells, self.layer_width(len(v)))
             network.set_frequencies(
                 [np.bincount(codes[:, i], minlength=s) for i, s in enumerate(cells.sizes)]
             )
@@ -219,6 +225,10 @@ class ARGN(Autoregressive):
             )
             history = train_until_best(trainer, held_out, self.epochs, self.patience, watch)
         return GeneratorState({**cells.tensors(), **pack_network(network)}, history=history)
+
+    def layer_width(self, rows: int) -> int:
+        """Return the width of hidden layers for this number of rows: large ones learn few rows by heart."""
+        return self.width or min(max(rows // 50, LEAST_WIDTH), 64)
 
     def batch_size(self, rows: int) -> int:
         """Return the batch size for this number of rows; small tables need small ones for enough steps."""

@@ -57,7 +57,7 @@ class DPARGN(Autoregressive, PrivateGenerator):
         counts = self.count_columns(codes, grid, secret)
         rng = np.random.default_rng(int.from_bytes(secret.bytes(8), "big"))  # which columns come first
         with torch_seed(int.from_bytes(secret.bytes(8), "big") >> 2, CPU):
-            network = self.build_network(grid_cells(Layout(table), grid))
+            network = self.build_network(grid_cells(Layout(table), grid), self.width)
             network.set_frequencies(counts)
             spend, history = self.train(network, codes, secret, rng, watch)
         return GeneratorState(pack_network(network), history=history), spend

@@ -29,6 +29,7 @@ import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -110,9 +111,11 @@ class PrivateSequences(JobResult):
         """Learn from one row per event, and return self.
 
         `columns` declares every column that is learned, with the time; others are left out. `attributes` are
-        those that do not change within an entity; the first event decides.
+        those that do not change within an entity; the first event decides. Events without an entity are left
+        out.
         """
         check(self)
+        _check_one_level(frame, entity)
         table = declared_table(columns, frame, "PrivateSequences")
         table.check_unspent("PrivateSequences: declare them from public knowledge.")
         check_unique_names(frame, "PrivateSequences")
@@ -120,6 +123,9 @@ class PrivateSequences(JobResult):
         clock = _find_time(table, entity, time, attributes)
         own = Table(tuple(c for c in table.modeled if c.name in attributes))
         events = Table(tuple(c for c in table.modeled if c.name not in attributes and c.name != time))
+        # whose an event is must be known; a message about one event would reveal it
+        if entity in frame:
+            frame = frame[frame[entity].notna()].reset_index(drop=True)
         people = encode_person(frame, entity, [c.name for c in table.columns], "PrivateSequences")
         secret = make_secret(self.insecure_seed)
         grids = self._grids(own, events, clock)
@@ -140,8 +146,7 @@ class PrivateSequences(JobResult):
             entity, clock, own, events, names, model, support, _order_steps(chain, given), step_support,
             private_ledger(spend, secret),
         )  # fmt: skip
-        object.__setattr__(self, "_fitted", fitted)  # frozen: parameters stay those of the fit
-        return self
+        return self.restore(fitted)
 
     def _grids(self, own: Table, events: Table, clock: Column) -> _Grids:
         number = replace(integer(1, self.max_events), name=COUNT)
@@ -279,6 +284,30 @@ class PrivateSequences(JobResult):
         out[fitted.entity] = who + 1
         out[fitted.time.name] = fitted.time.to_series(now)
         return out[fitted.names]
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write what was released to one file, for `load_private_sequences`."""
+        from .saved_sequences import save_sequences
+
+        return save_sequences(self, path, force)
+
+    def restore(self, fitted: FittedSequences) -> Self:
+        """Set what was learned elsewhere and return self."""
+        object.__setattr__(self, "_fitted", fitted)  # frozen: parameters stay those of the fit
+        return self
+
+
+def _check_one_level(frame: object, entity: object) -> None:
+    if isinstance(frame, pd.DataFrame) and isinstance(entity, str):
+        return
+    given = f"{len(frame)} tables" if isinstance(frame, Mapping) else f"entity={entity!r}"
+    raise BadParameter(
+        f"PrivateSequences: {given}; it learns one table of events and one column that tells whose they are, "
+        "so that ε is for an entity with all of its events. A second level (such as drugs within the visits "
+        "of patients) is not supported: noise for it is not derived. Keep the column of the upper level "
+        "(patients) as `entity` and drop the other one, or use LinkedTables, which has no ε, and measure the "
+        "risk with evaluate_linked."
+    )
 
 
 @dataclass(frozen=True)
