@@ -10,7 +10,9 @@ then returns its `Result` as usual. Any other exception ends the run as well, an
 
 from __future__ import annotations
 
+import html
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -165,6 +167,40 @@ class Evaluate(Callback):
 def _numbers(record: Record) -> dict[str, float]:
     """Return the finite numbers of a record, as trackers take them."""
     return {k: float(v) for k, v in record.items() if k not in ("round", "kind") and is_finite(v)}
+
+
+class Progress(Callback):
+    """Show how far a run is: a bar with its metrics in a notebook, lines on stderr elsewhere."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self._display: Any = None
+
+    def on_start(self, run: Mapping[str, Any]) -> None:
+        rounds = run.get("train", {}).get("rounds")
+        self.rounds = rounds if isinstance(rounds, int) else 0
+        self._display = None
+        if "IPython" in sys.modules:  # only a notebook has it loaded
+            from IPython import display, get_ipython
+
+            if get_ipython() is not None:
+                self._display = display.display(display.HTML(self._bar(0, "")), display_id=True)
+
+    def on_round_end(self, record: Record, model: nn.Module) -> bool | None:
+        done = int(record["round"])
+        names = ("accuracy", "auc", "r2", "loss", "epsilon")
+        text = "  ".join(f"{k} {record[k]:.4g}" for k in names if is_finite(record.get(k)))
+        if self._display is not None:
+            from IPython.display import HTML
+
+            self._display.update(HTML(self._bar(done, text)))
+        else:
+            print(f"round {done}/{self.rounds or '?'}  {text}", file=sys.stderr, flush=True)
+        return None
+
+    def _bar(self, done: int, text: str) -> str:
+        bar = f'<progress value="{done}" max="{max(1, self.rounds)}" style="width:60%"></progress>'
+        return f"{bar} round {done} of {self.rounds or '?'} <code>{html.escape(text)}</code>"
 
 
 class TensorBoard(Callback):
