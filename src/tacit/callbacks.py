@@ -175,25 +175,24 @@ class Progress(Callback):
     def __init__(self) -> None:
         self.rounds = 0
         self._display: Any = None
+        self._html: Any = None
 
     def on_start(self, run: Mapping[str, Any]) -> None:
         rounds = run.get("train", {}).get("rounds")
         self.rounds = rounds if isinstance(rounds, int) else 0
         self._display = None
-        if "IPython" in sys.modules:  # only a notebook has it loaded
-            from IPython import display, get_ipython
-
-            if get_ipython() is not None:
-                self._display = display.display(display.HTML(self._bar(0, "")), display_id=True)
+        # a notebook has them loaded; nobody else needs them installed
+        ipython, display = (sys.modules.get(name) for name in ("IPython", "IPython.display"))
+        if ipython is not None and display is not None and ipython.get_ipython() is not None:
+            self._html = display.HTML
+            self._display = display.display(self._html(self._bar(0, "")), display_id=True)
 
     def on_round_end(self, record: Record, model: nn.Module) -> bool | None:
         done = int(record["round"])
         names = ("accuracy", "auc", "r2", "loss", "epsilon")
         text = "  ".join(f"{k} {record[k]:.4g}" for k in names if is_finite(record.get(k)))
         if self._display is not None:
-            from IPython.display import HTML
-
-            self._display.update(HTML(self._bar(done, text)))
+            self._display.update(self._html(self._bar(done, text)))
         else:
             print(f"round {done}/{self.rounds or '?'}  {text}", file=sys.stderr, flush=True)
         return None
