@@ -98,6 +98,7 @@ RUN = {
     "resume": "continue the run in `out`",
     "data_job": "the `[data]` table to keep in `job.toml`; the command line sets it",
     "watch": "called with every event as it is written",
+    "release": '"audited": attack the run when it has ended, and export its model only if it passed',
 }
 
 

@@ -41,6 +41,7 @@ __all__ = [
     "Scale",
     "SignFlip",
     "canaries",
+    "client_canaries",
     "extract",
     "gan",
     "infer_attribute",
@@ -59,6 +60,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "client_canaries": "client_canaries",
     "AuditLimits": "release",
     "AttributeInference": "infer_attribute",
     "ClassInversion": "invert_classes",

@@ -794,7 +794,7 @@ def _batch_loss(p: Plan, task: Task, start: State, layout: Callable[[], Layout])
         )
     if p.objective.is_own and p.fed.classes is not None and p.runtime != "cohort" and len(task.x):
         y, out = task.y[:2], task.predict(start["w"], task.x[:2], start.get("buffers"))
-        if tuple(classes_last(out, y).shape) != (*y.shape, p.fed.classes):
+        if p.objective.outputs.columns or tuple(classes_last(out, y).shape) != (*y.shape, p.fed.classes):
             yield Conflict(
                 "loss",
                 f"parties report counts by class, and the model returns {tuple(out.shape[1:])} numbers for "

@@ -39,6 +39,18 @@ class Rules(NamedTuple):
         """The counts of the outputs for some rows."""
         return count_rows(out, y, self.classes, self.objective, self.threshold)
 
+    def returns_logits(self, out: Tensor, y: Tensor) -> bool:
+        """Whether outputs have a number for each class, which is not so of every own loss."""
+        if self.objective is None or not self.objective.is_own:
+            return True
+        of_classes = tuple(classes_last(out, y).shape) == (*y.shape, self.classes)
+        return of_classes and not self.objective.outputs.columns
+
+    def begin_own(self) -> RunningMetrics | None:
+        """A user's own metrics of no rows yet."""
+        several = None if self.objective is None else self.objective.outputs
+        return None if self.own is None else self.own.begin(several)
+
     def report(self, counts: Counts) -> dict[str, Any]:
         """All metrics of these counts, with intervals."""
         return {
@@ -122,7 +134,8 @@ def tally_party(chunks: Chunks, y: Tensor, rules: Rules, subgroups: Subgroups | 
     codes = torch.zeros(0) if subgroups is None else subgroups.codes
     if rules.own is None:
         return _as_sent(tally_chunks(chunks, y, rules, subgroups, codes), rules, subgroups)
-    own = rules.own.begin()
+    own = rules.begin_own()
+    assert own is not None
     tally = tally_chunks(_measured(chunks, y, own), y, rules, subgroups, codes)
     return _as_sent(tally._replace(own=own.sums()), rules, subgroups)
 
@@ -156,7 +169,7 @@ def evaluate(
         found = _pass_held(on_held[i], h, is_test=not has_test)
         own, tally = found.own, found.tally
         if has_test:
-            own = None if h.rules.own is None else h.rules.own.begin()
+            own = h.rules.begin_own()
             codes = torch.zeros(0) if groups is None else groups.test
             chunks = on_test[i] if own is None else _measured(on_test[i], test.y, own)
             tally = tally_chunks(chunks, test.y, h.rules, groups, codes)
@@ -195,7 +208,7 @@ def _pass_held(chunks: Chunks, held: Held, is_test: bool) -> _OfHeld:
     shows_each = groups is not None and groups.parties and not held.sums_only
     # small subgroups of a party are merged before they leave it
     by_party = is_test and groups is not None and len(groups.columns) > 0 and not held.sums_only
-    own = rules.own.begin() if rules.own is not None and is_test else None
+    own = rules.begin_own() if rules.own is not None and is_test else None
     shown = held.reports[held.owner]
     hits: tuple[Tensor, Tensor] | None = None
     tally: Tally | None = None
@@ -204,7 +217,7 @@ def _pass_held(chunks: Chunks, held: Held, is_test: bool) -> _OfHeld:
     for part, out in chunks:
         y, owner, here = held.rows.y[part], held.owner[part], shown[part]
         codes = torch.zeros(0) if groups is None else groups.codes[part]
-        if shows_hits:
+        if shows_hits and rules.returns_logits(out, y):
             found = _hits(out, y, owner, held)
             hits = found if hits is None else (hits[0] + found[0], hits[1] + found[1])
         if is_test:
@@ -328,7 +341,13 @@ def measure_own_models(chunks: Chunks, held: Held) -> dict[str, Any]:
     """
     if held.rules.classes is None:
         return {}
-    each = [_hits(out, held.rows.y[part], held.owner[part], held) for part, out in chunks]
+    each = [
+        _hits(out, held.rows.y[part], held.owner[part], held)
+        for part, out in chunks
+        if held.rules.returns_logits(out, held.rows.y[part])
+    ]
+    if not each:
+        return {}
     n, right = (torch.stack(counts).sum(0) for counts in zip(*each))
     if held.sums_only:
         return {"personal_accuracy": float(right.sum() / n.sum())}
@@ -361,8 +380,8 @@ def gather(
     tally, own = total, None
     if len(test.y):
         chunks: Chunks = task.predict_in_chunks(w, test.x.to(w.device), buffers)
-        if rules.own is not None:
-            own = rules.own.begin()
+        own = rules.begin_own()
+        if own is not None:
             chunks = _measured(chunks, test.y, own)
         codes = torch.zeros(0) if subgroups is None else subgroups.test
         tally = tally_chunks(chunks, test.y, rules, subgroups, codes)

@@ -13,13 +13,14 @@ that returns a loss per row, [B], or one number for a batch, as contrastive and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import BadParameter
+from .calling import SeveralOutputs
 
 CLASSIFICATION, REGRESSION = ("cross_entropy", "focal"), ("mse", "mae", "huber", "poisson")
 LABELS = ("bce",)
@@ -52,6 +53,8 @@ class Objective:
     loss: str | Callable[[Any, Any], Any] = "cross_entropy"
     class_weight: tuple[float, ...] = ()
     l2: float = 0.0
+    # of a model with several outputs, which an own loss takes; filled when the model is first called
+    outputs: SeveralOutputs = field(default_factory=SeveralOutputs, compare=False, repr=False)
 
     @property
     def is_own(self) -> bool:
@@ -84,7 +87,7 @@ class Objective:
     def of_rows(self, out: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """The loss of each row, [B]; of an own loss over a batch, one number."""
         if not isinstance(self.loss, str):
-            return check_own(self.loss(out, y), len(y))
+            return check_own(self.loss(self.outputs.split(out), y), len(y))
         if self.loss == "mse" and y.dim() == 1:
             return (out.reshape(y.shape) - y) ** 2
         if self.loss in REGRESSION:

@@ -30,13 +30,15 @@ def count_rows(
 ) -> Counts:
     """The counts of some rows under this objective (None: cross-entropy or squared error)."""
     loss = None if objective is None else objective.loss
-    if classes is not None and y.dim() > 2:
-        out = classes_last(out, y)
+    if classes is not None and y.dim() > 2 and (objective is None or not objective.is_own):
+        out = classes_last(out, y)  # an own loss takes the outputs as they are
     is_usual = loss in (None, "mse") and y.dim() == 1 if classes is None else loss in (None, *CLASSIFICATION)
     if is_usual or objective is None:
         return count(out, y, classes, threshold=threshold, bins=bins)
     losses = objective.of_each(out, y).double()
     if classes is not None:
+        if objective.is_own and objective.outputs.columns:  # which of them are logits, only the loss knows
+            out = out.new_zeros(0)
         return _of_own_classes(out, y, losses, classes, threshold)
     if loss in LABELS:
         return _of_labels(out, y, losses, bins)
@@ -57,6 +59,7 @@ def count_rows(
 
 def _of_own_classes(out: Tensor, y: Tensor, losses: Tensor, classes: int, threshold: float | None) -> Counts:
     """Of an own loss, only which output is the largest is known to mean something."""
+    out = classes_last(out, y)
     if tuple(out.shape) != (*y.shape, classes):
         empty, rows = torch.zeros(0, 0), torch.tensor(float(len(y)))
         return Counts(losses.sum(), rows, empty, empty, empty, torch.zeros(0, dtype=torch.float64))

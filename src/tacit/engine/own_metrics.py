@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ..errors import BadParameter
+from .calling import SeveralOutputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +40,9 @@ class OwnMetrics:
     def names(self) -> tuple[str, ...]:
         return tuple(self.metrics)
 
-    def begin(self) -> RunningMetrics:
-        """Metrics of no rows yet, to which rows are added."""
-        return RunningMetrics(self.metrics)
+    def begin(self, outputs: SeveralOutputs | None = None) -> RunningMetrics:
+        """Metrics of no rows yet, to which rows are added; `outputs` of a model with several."""
+        return RunningMetrics(self.metrics, outputs)
 
     def objects(self) -> list[str]:
         """The names of objects with states."""
@@ -86,7 +87,8 @@ class RunningMetrics:
     kept.
     """
 
-    def __init__(self, metrics: Mapping[str, Any]):
+    def __init__(self, metrics: Mapping[str, Any], outputs: SeveralOutputs | None = None):
+        self.outputs = outputs or SeveralOutputs()
         self.functions = {name: metric for name, metric in metrics.items() if not is_object(metric)}
         # copies: the user's objects stay as they are
         self.objects = {name: copy.deepcopy(metric) for name, metric in metrics.items() if is_object(metric)}
@@ -102,7 +104,7 @@ class RunningMetrics:
             return
         self.shapes = self.shapes or (tuple(out.shape), tuple(y.shape))
         for name, metric in self.objects.items():
-            self._call(name, metric.update, out, y)
+            self._call(name, metric.update, self.outputs.split(out), y)
         if self.functions:
             self.kept.setdefault(party, []).append((out, y))
 
@@ -121,7 +123,10 @@ class RunningMetrics:
                 found[name] = _as_number(name, self._call(name, self.objects[name].compute))
             else:
                 function = self.functions[name]
-                values = [_as_number(name, self._call(name, function, out, y)) for out, y in parties]
+                values = [
+                    _as_number(name, self._call(name, function, self.outputs.split(out), y))
+                    for out, y in parties
+                ]
                 found[name] = math.fsum(v * n for v, n in zip(values, rows)) / sum(rows)
         return found
 

@@ -22,7 +22,7 @@ from ..algorithms.plan import Plans
 from ..algorithms.types import Batch, LocalState, State
 from ..data.inputs import Features, Stored, blank_rows, bytes_of_row, concatenate, read
 from . import dense, pooled, recurrent
-from .calling import LOGITS, LOSS, call, call_with, last_input
+from .calling import LOGITS, LOSS, Part, call, call_with, last_input
 from .dense import Layer, Slot, cover, for_one_client, layers_of, parts_of
 from .layers import LocalStep
 from .losses import EVALUATED, WRITTEN_OUT, Objective, probe_own
@@ -94,7 +94,10 @@ class Task:
         """`objective` is cross-entropy by default; `like` is a task of the same model on other rows."""
         self.module, self.x, self.y, self.precision = module, x, y, precision
         self.objective = objective or Objective()
-        self.part = LOSS if self.objective.is_of_model else LOGITS  # of the objects that a model may return
+        # what is taken of the objects that a model may return
+        self.part: Part = LOSS if self.objective.is_of_model else LOGITS
+        if self.objective.is_own and not self.objective.is_of_model:
+            self.part = self.objective.outputs
         self.class_weights = self.objective.weights(x.device)
         # frozen parameters and counters are the same at all parties: they are never sent, averaged or noisy
         self.parameters = _slots((k, p) for k, p in module.named_parameters() if p.requires_grad)
@@ -461,15 +464,16 @@ class Task:
             module, rows = copy.deepcopy(self.module).cpu().double().train(), read(rows.cpu())
             rows = rows if isinstance(rows, Tensor) and not rows.is_floating_point() else rows.double()
             # a run may change buffers
-            alone = _run(copy.deepcopy(module) if any(True for _ in module.buffers()) else module, rows, 0)
-            padded = _run(module, concatenate([rows, rows[:1]]), 1)
+            first = copy.deepcopy(module) if any(True for _ in module.buffers()) else module
+            alone = _run(first, rows, 0, self.part)
+            padded = _run(module, concatenate([rows, rows[:1]]), 1, self.part)
             return alone.shape != padded.shape or not torch.allclose(alone, padded, rtol=1e-7, atol=1e-9)
         except (RuntimeError, TypeError, ValueError):
             pass
         rows = read(self.x[:3])
         try:
             each = [
-                _run(self.copy(), concatenate([rows[:2], row]), 1)
+                _run(self.copy(), concatenate([rows[:2], row]), 1, self.part)
                 for row in (rows[:1], rows[-1:], blank_rows(rows, 1))
             ]
         except (RuntimeError, TypeError, ValueError):
@@ -641,12 +645,12 @@ class Task:
             own.module.train()
 
 
-def _run(module: nn.Module, rows: Features, padding: int) -> Tensor:
+def _run(module: nn.Module, rows: Features, padding: int, part: Part) -> Tensor:
     """The outputs of a module for the rows without the padding, which comes last."""
     live = torch.ones(len(rows), device=rows.device, dtype=torch.float64)
     live[len(rows) - padding :] = 0
     with LocalStep(torch.zeros((), dtype=torch.int64, device=rows.device), live):
-        return call(module, rows)[: len(rows) - padding]
+        return call(module, rows, part)[: len(rows) - padding]
 
 
 class _Thread(threading.local):

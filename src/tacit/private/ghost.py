@@ -160,12 +160,7 @@ class GhostClipping:
                         "passing the layers' outputs. Use a loss without them, or compute them inside `with "
                         "private.paused()`."
                     )
-                if len(g) != len(detached[0]):
-                    raise BadParameter(
-                        f"DPSGD: layer {layer.name!r} takes {len(detached[0])} rows and returns {len(g)}, "
-                        "so examples cannot be separated. Keep the batch on the first axis "
-                        "(batch_first=True)."
-                    )
+                _check_rows_of(layer.name, module, detached, len(g))
                 task = torch._C._current_graph_task_id()
                 if self._task not in (None, task):
                     raise BadParameter(
@@ -289,6 +284,29 @@ class GhostClipping:
             for layer in self.layers
             if isinstance(layer, FunctionalRule) and layer.looped
         }
+
+
+def _check_rows_of(name: str, module: nn.Module, inputs: tuple[Any, ...], rows: int) -> None:
+    """Raise unless every input of a layer has an entry for each of the rows that it returns."""
+    what = f"layer {name!r}" if name else "the model"
+    if not inputs or not isinstance(inputs[0], Tensor):
+        raise BadParameter(
+            f"DPSGD: {what} ({type(module).__name__}) is called without a tensor as its first argument, so "
+            "examples cannot be separated. Call it with positional tensors that have a row for each example."
+        )
+    if isinstance(module, nn.RNNBase) and any(x is not None for x in inputs[1:]):
+        raise BadParameter(
+            f"DPSGD: {what} ({type(module).__name__}) is called with an initial state, whose first axis is "
+            "not the batch, so examples cannot be separated. Begin with no state, and join it to the input: "
+            "torch.cat([x, state[:, None].expand(-1, x.shape[1], -1)], 2)."
+        )
+    for x in inputs:
+        if isinstance(x, Tensor) and (not x.dim() or len(x) != rows):
+            taken = len(x) if x.dim() else "no"
+            raise BadParameter(
+                f"DPSGD: {what} takes {taken} rows and returns {rows}, so examples cannot be separated. Keep "
+                "the batch on the first axis (batch_first=True) of all that it takes."
+            )
 
 
 def _to_float32(x: Any) -> Any:

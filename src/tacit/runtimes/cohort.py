@@ -135,7 +135,7 @@ class Cohort:
         self.cores = 1
         if self.device.type == "cpu" and not task.draws:
             self.cores = cores() if ranks is None else ranks.cores
-        if task.draws:
+        if task.kind.draws:  # not the noise of DP-SGD, which is drawn anew in any case
             self.notes.append(
                 "this model draws random numbers other than dropout's, so stacking, resuming or a deployment "
                 "changes its result"

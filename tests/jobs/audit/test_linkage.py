@@ -89,6 +89,26 @@ def test_rows_that_cannot_be_checked_are_counted_by_what_fits(people, anonymized
     assert found.prosecutor.rate == pytest.approx(found.analytic["prosecutor"], abs=0.01)
 
 
+def test_half_of_the_people_as_background_finds_the_rows_of_half(people, anonymized):
+    """Without labels, the marketer of 300 of 600 people is expected to be right as with labels."""
+    some = people.assign(id=np.arange(600)).sample(300, random_state=2)
+    bare = anonymized.table.sample(frac=1, random_state=0).reset_index(drop=True)
+    given = {"background": some, "key": "id", "hierarchies": anonymized.hierarchies}
+    keyed = people.assign(id=np.arange(600))
+    blind = audit.linkage(keyed, bare, ["age", "zip"], **given)
+    seeing = audit.linkage(keyed, anonymized, **given)
+    assert blind.marketer.expected == pytest.approx(seeing.marketer.expected, rel=0.05)
+    assert blind.prosecutor.expected == pytest.approx(seeing.prosecutor.expected, rel=0.05)
+
+
+def test_ranges_are_read_without_a_hierarchy(people, anonymized):
+    """Those of tacit.anonymize say themselves what they cover: the same as with its hierarchies."""
+    bare = anonymized.table.reset_index(drop=True)
+    assert bare["age"].str.startswith("[").all()
+    found = audit.linkage(people, bare, ["age", "zip"], hierarchies={"zip": anonymized.hierarchies["zip"]})
+    assert found.prosecutor.expected == pytest.approx(found.analytic["prosecutor"])
+
+
 def test_a_key_tells_who_is_who(people):
     keyed = people.assign(id=np.arange(600))
     background = keyed[["id", "age", "zip"]].sample(200, random_state=1).reset_index(drop=True)
@@ -100,6 +120,8 @@ def test_a_key_tells_who_is_who(people):
 
 
 def test_bad_tables_are_refused(people):
+    with pytest.raises(BadParameter, match="does not tell who is who"):
+        audit.linkage(people, people, ["age"], background=people[:50].reset_index(drop=True))
     published = people.assign(age="20-29")
     with pytest.raises(BadParameter, match="it is not known which values that covers"):
         audit.linkage(people, published, ["age"])

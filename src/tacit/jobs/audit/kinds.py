@@ -94,6 +94,8 @@ def _open(run: Any, given: Mapping[str, Any], holdout: Any) -> tuple[Any, str | 
     if not isinstance(run, str | Path):
         return run, None
     file = Path(run)
+    if not file.exists() and file.name.endswith((*TABLES, ".json")):
+        raise BadRun(f"audit: there is no file {file}. Check the path.")
     if file.is_file() and file.name.endswith(TABLES):
         kind = _kind_of_table(given, holdout)
         return _read(file, kind), kind

@@ -14,7 +14,8 @@ or by a column `key` that all three tables have.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 MOST = 5_000  # people, and published rows, that are attacked
+NUMBER = r"\s*(-?(?:\d+\.?\d*|\.\d+|inf))\s*"
+RANGE = re.compile(rf"([\[(]){NUMBER},{NUMBER}([\])])")  # as tacit.anonymize spells ranges
 BLOCK = 2**24  # cells compared at once
 
 
@@ -156,7 +159,14 @@ def linkage(
     prosecutor, disclosed = _prosecute(
         fits, targets, sits if row_of is not None else None, table, sensitive, rng
     )
-    marketer, fewest = _market(fits, rows, owner, rng)
+    if owner is None:  # a row is of one of the originals that fit it: how many of them the attacker knows
+        sources = _Fits(original, table, quasi, known)
+        crowds = np.concatenate([sources.of_rows(part).sum(1) for part in _blocks(rows, len(original))])
+        is_original = np.zeros(len(people), dtype=bool)
+        is_original[person_of[person_of >= 0]] = True
+    else:
+        crowds, is_original = np.ones(len(rows)), np.ones(len(people), dtype=bool)
+    marketer, fewest = _market(fits, rows, owner, crowds, is_original, rng)
     exposure = measure_exposure(table, quasi, sensitive)
     notes = [] if background is not None else ["the background table is the original itself: the worst case"]
     if row_of is None:
@@ -191,6 +201,9 @@ class _Fits:
             source = known.get(c)
             hierarchy = None if source is None else as_hierarchy(source, c, encode_used(people[c])[1])
             column = compare_column(people, table, c, None, hierarchy, None)
+            for i, word in enumerate(column.words):
+                if i not in column.covers and (inside := _read_range(word)) is not None:
+                    column.covers[i] = np.flatnonzero([inside(v) for v in column.values])
             unknown = [w for i, w in enumerate(column.words) if i not in column.covers]
             if hierarchy is None:
                 # a value of somebody who is not in the background table
@@ -221,6 +234,23 @@ class _Fits:
         return np.asarray(found)
 
 
+def _read_range(word: str) -> Callable[[str], bool] | None:
+    """Whether a value is in a range that a word spells out, such as [20, 30); None if it does not."""
+    found = RANGE.fullmatch(word)
+    if found is None:
+        return None
+    low, high = float(found[2]), float(found[3])
+
+    def inside(value: str) -> bool:
+        try:
+            x = float(value)
+        except ValueError:
+            return False
+        return (x > low or (x == low and found[1] == "[")) and (x < high or (x == high and found[4] == "]"))
+
+    return inside
+
+
 def _is_group(word: str) -> bool:
     """Whether a word looks like a group of values, such as 20-29, [20, 30), 1305* or {a, b}."""
     body = word.lstrip("-")
@@ -248,6 +278,14 @@ def _people_of(original: DataFrame, people: DataFrame, is_same: bool, key: str |
     if is_same:
         return np.arange(len(original))
     if key is None:
+        import pandas as pd
+
+        if people.index.equals(pd.RangeIndex(len(people))) and len(people) != len(original):
+            raise BadParameter(
+                "linkage: the background table's rows are numbered, which does not tell who is who. Name a "
+                "column of "
+                "both tables with key=."
+            )
         if not (original.index.is_unique and people.index.is_unique):
             raise BadParameter("linkage: row labels repeat. Name the column that tells who is who with key=.")
         return people.index.get_indexer(original.index)
@@ -293,9 +331,17 @@ def _prosecute(
 
 
 def _market(
-    fits: _Fits, rows: np.ndarray, owner: np.ndarray | None, rng: np.random.Generator
+    fits: _Fits,
+    rows: np.ndarray,
+    owner: np.ndarray | None,
+    crowds: np.ndarray,
+    is_original: np.ndarray,
+    rng: np.random.Generator,
 ) -> tuple[Matching, Matching]:
-    """Name somebody for each published row; and for those alone that the fewest people fit."""
+    """Name somebody for each published row; and for those alone that the fewest people fit.
+
+    Without `owner`, `crowds` are the originals that fit each row, one of whom it is.
+    """
     sizes = np.zeros(len(rows), dtype=np.int64)
     is_right, chance = np.zeros(len(rows), dtype=bool), np.zeros(len(rows))
     at = 0
@@ -304,7 +350,8 @@ def _market(
             found = np.flatnonzero(fit)
             sizes[at] = len(found)
             if len(found) and owner is None:
-                chance[at] = 1 / len(found)
+                # P(its person is known) · P(she is the one who is named)
+                chance[at] = is_original[found].sum() / max(crowds[at], 1) / len(found)
             elif len(found) and owner is not None:
                 is_right[at] = rng.choice(found) == owner[row]
                 chance[at] = (owner[row] >= 0 and fit[owner[row]]) / len(found)

@@ -37,7 +37,7 @@ SEARCH = 0.2  # of the budget, for the search of rows
 LATE = 0.65  # of the budget must be left for attacks without a limit: shadow models come first
 COLUMNS = 2  # whose values are guessed
 ROWS = 32  # of a batch that a search is tried on
-GAN_RUNS, GAN_SHARE = 10, 0.1  # a run with an attacker takes as long as several; of the budget
+GAN_RUNS = 10  # a run with an attacker takes as long as several
 GAN_STOP = (
     "Differential privacy for parties (guard=[Clip, Noise]) bounds what a party can draw, at a cost in "
     "accuracy; "
@@ -166,7 +166,7 @@ class _Audit:
             return
         self.tell("a party draws the classes of others")
         try:
-            found = gan(self.run, seed=self.seed, watch=self._until(GAN_SHARE))
+            found = gan(self.run, seed=self.seed)
         except (BadData, BadParameter) as error:
             self.skip(PARTY, "drawing of a class (GAN)", str(error), None, applies=False)
             return

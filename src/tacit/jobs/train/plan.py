@@ -23,7 +23,7 @@ from ...crypto.digest import Digests
 from ...data.federation import Federation
 from ...data.inputs import Inputs, tensors_of
 from ...data.subgroups import Subgroups, attach
-from ...engine.calling import LOGITS, LOSS, call
+from ...engine.calling import LOGITS, LOSS, Part, SeveralOutputs, call
 from ...engine.evaluation import Rules
 from ...engine.losses import Objective, classes_last
 from ...engine.task import Task
@@ -62,12 +62,16 @@ class Plan(TrainConfig):
     # with class_weight = "balanced": the training rows of all parties with each label; () if not known yet
     label_counts: tuple[int, ...] | None = None
     sums_only: bool = False  # the server sees metrics on held-out rows of all parties together only
+    # of a model that returns a tuple or a mapping, for an own loss
+    several_outputs: SeveralOutputs = dataclasses.field(
+        default_factory=SeveralOutputs, compare=False, repr=False
+    )
 
     @property
     def objective(self) -> Objective:
         """What local steps minimize; without weights as long as they are not known (`balance_classes`)."""
         weights = () if self.class_weight == BALANCED else self.class_weight or ()
-        return Objective(self.loss or "cross_entropy", weights, self.l2 or 0.0)
+        return Objective(self.loss or "cross_entropy", weights, self.l2 or 0.0, self.several_outputs)
 
     @property
     def outputs(self) -> int:
@@ -485,6 +489,11 @@ def prepare_stack(plans: Sequence[Plan]) -> tuple[Task, list[State]]:
     """Build the model that runs side by side share, and the initial state of each, which follows its seed."""
     first = plans[0]
     task, start = prepare(first)
+    for p in plans[1:]:
+        p.several_outputs.columns, p.several_outputs.kind = (
+            first.several_outputs.columns,
+            first.several_outputs.kind,
+        )
     starts = {first.seed: start}
     for p in plans:
         if p.seed not in starts:
@@ -539,7 +548,7 @@ def make_task(p: Plan) -> Task:
             p.fed.name,
             rows.y[:2],
             is_own=p.objective.is_own,
-            part=LOSS if p.objective.is_of_model else LOGITS,
+            part=LOSS if p.objective.is_of_model else p.several_outputs if p.objective.is_own else LOGITS,
         )
     task = Task(
         module,
@@ -587,7 +596,7 @@ def fits(
     of: str,
     y: torch.Tensor | None = None,
     is_own: bool = False,
-    part: str = LOGITS,
+    part: Part = LOGITS,
 ) -> None:
     """Run two rows through the model, so that a wrong shape is one sentence and not a stack trace later."""
     import copy
