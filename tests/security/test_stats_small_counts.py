@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import tacit
-from tacit.errors import QueryRefused
+from tacit.errors import BadData, QueryRefused
 from tacit.jobs.stats.answers import AnswerFile
 from tacit.jobs.stats.contract import SumContract
 from tacit.jobs.stats.policy import StatsPolicy, admit, read_policy
@@ -358,6 +358,19 @@ def test_a_long_tail_is_no_reason_to_refuse(sigma):
         except QueryRefused:
             refused += 1
     assert refused <= 5
+
+
+@pytest.mark.parametrize("far", [1e6, 1e9])
+def test_columns_far_from_0_are_tested_as_well_as_their_digits_allow(fed, far):
+    """Their products have lost digits: the model is fitted, or one error says why not."""
+    parts = {k: v.assign(year=far + v["age"]) for k, v in fed.items()}
+    exact = tacit.stats.glm(fed, "weeks ~ age", family="gaussian")
+    try:
+        found = tacit.stats.glm(parts, "weeks ~ year", family="gaussian")
+    except BadData as error:
+        assert far == 1e9 and "collinear" in str(error)  # noqa: PT017, PT018
+    else:
+        np.testing.assert_allclose(found.params["year"], exact.params["age"], rtol=1e-3)
 
 
 def test_known_limit_few_events_of_a_frequent_level_follow_from_a_model(fed):

@@ -8,7 +8,8 @@ matrix that is summed over all parties:
 
 Rows of an indicator of k rows have leverages of 1/k and what the other p − 1 columns add, about (p − 1)/n. So
 the largest eigenvalue of M is at least 1/k, and 1/(λ − (p − 1)/n) is near the smallest number of rows that a
-combination of columns rests on; among fewer than some 200 rows it may say five where it is four. (M finds sources: J.-F. Cardoso, "Source separation using higher order moments", ICASSP 1989.)
+combination of columns rests on; among fewer than some 200 rows it may say five where it is four. (M finds
+sources: J.-F. Cardoso, "Source separation using higher order moments", ICASSP 1989.)
 
 A long tail (a lognormal laboratory value) gives one row much weight too, and is no indicator: the other rows
 have a part of the direction. So a direction is refused only if less than `REST` of it is in rows that could
@@ -22,6 +23,7 @@ v are variance weights; a row with frequency f counts f times. M is of fourth mo
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,7 +31,9 @@ import numpy as np
 from ..errors import QueryRefused
 from .newton import INTERCEPT, symmetric, upper
 
-RIDGE = 1e-9  # of a standardized column: directions that penalized models have and no row shows
+# of a standardized column: for directions that penalized models have and no row shows; more, where columns
+# are so far from 0 that their products have lost the digits
+RIDGES = (1e-9, 1e-6, 1e-3)
 REST = 0.1  # of a direction, in other rows: its coefficient is then not nearly that of the few
 NAMED = 0.3  # of the largest part of a direction: columns that are named
 AT_ONCE = 1 << 14  # rows
@@ -38,9 +42,12 @@ AT_ONCE = 1 << 14  # rows
 def whiten(gram: np.ndarray) -> np.ndarray:
     """Return W with WᵀGW = 1. Parties repeat it: a triangular factor is unique, eigenvectors are not."""
     size = 1 / np.sqrt(np.maximum(np.diag(gram), 1e-300))
-    scaled = gram * np.outer(size, size) + RIDGE * np.eye(len(gram))
-    out: np.ndarray = size[:, None] * np.linalg.inv(np.linalg.cholesky(scaled)).T
-    return out
+    for ridge in RIDGES:
+        scaled = gram * np.outer(size, size) + ridge * np.eye(len(gram))
+        with contextlib.suppress(np.linalg.LinAlgError):
+            out: np.ndarray = size[:, None] * np.linalg.inv(np.linalg.cholesky(scaled)).T
+            return out
+    return np.diag(size)
 
 
 def sum_leverages(
@@ -59,12 +66,10 @@ def sum_leverages(
         if weights is not None:
             white *= np.sqrt(weights[rows])[:, None]
         leverage = np.einsum("ij,ij->i", white, white)
-        copies = 1.0 if frequency is None else frequency[rows]
+        copies = np.ones(len(white)) if frequency is None else frequency[rows]
         few = np.flatnonzero(leverage >= 1 / least)  # a few rows: R is what they leave
         moments += white.T @ ((copies * leverage)[:, None] * white)
-        every = white.T @ (white if frequency is None else copies[:, None] * white)
-        one = white[few] if frequency is None else white[few] * np.sqrt(copies[few])[:, None]
-        rest += every - one.T @ one
+        rest += white.T @ (copies[:, None] * white) - white[few].T @ (copies[few][:, None] * white[few])
     return np.concatenate([upper(moments), upper(rest)])
 
 
