@@ -1,13 +1,14 @@
 """Boosted trees over parties beside pooled XGBoost (hist) and bagging-style federated XGBoost.
 
-    python benchmarks/boost.py                  AUC on six tables, IID and label-skewed parties
+    python benchmarks/boost.py                  AUC on seven tables, IID and label-skewed parties
     python benchmarks/boost.py --speed          CPU seconds of 100 trees of depth 6, Adult over 10 parties
     python benchmarks/boost.py --private        AUC by ε on Adult
     python benchmarks/boost.py --kernels        histograms: numba and numpy
     python benchmarks/boost.py --vertical       default_credit, columns of two parties: AUC, CPU seconds, MB
+    python benchmarks/boost.py --apart          AUC on seven tables, columns of two and of three parties
 
 Adult, default_credit and heart_disease are read from TACIT_DATA (default: ../shared/data); breast_cancer comes
-with scikit-learn, fair and randhie with statsmodels. All methods have the same rows; AUC is on test rows that
+with scikit-learn, fair and randhie with statsmodels, regimes with lifelines. All methods have the same rows; AUC is on test rows that
 no party has. Bagging is what Flower's example with XGBoost does (FedXgbBagging): in each round every party
 grows one tree on its own rows from the shared model, and all of these trees join it, each with its learning
 rate divided by the number of parties.
@@ -92,6 +93,13 @@ def rand_hie(seed: int = 0) -> Table:
     return _split(frame.assign(mdvis=(frame["mdvis"] > 0).astype(int)), "mdvis", seed)
 
 
+def regimes(seed: int = 0) -> Table:
+    """Political regimes, 1,808 rows (lifelines): whether the end was observed. Up to 1,800 levels in a column."""
+    from lifelines.datasets import load_dd
+
+    return _split(load_dd(), "observed", seed)
+
+
 TABLES = {
     "adult": adult,
     "default_credit": default_credit,
@@ -99,6 +107,7 @@ TABLES = {
     "heart_disease": heart_disease,
     "fair": fair,
     "randhie": rand_hie,
+    "regimes": regimes,
 }
 
 
@@ -392,6 +401,52 @@ def vertical(splits: int = 5, trees: int = 20, depth: int = 4) -> None:
     print(f"mean: tacit {mean[0]:.4f}, same bins {mean[1]:.4f}, own bins {mean[2]:.4f}", flush=True)
 
 
+def apart(names: list[str], trees: int = 50, depth: int = 4) -> None:
+    """Mean AUCs over splits, columns dealt to two and three parties, 255 bins. XGBoost has the pooled columns: as
+    cells of the same bins (categories by sorted gradients, as tacit), and as they are.
+    """
+    print(
+        f"{'table':16} {'parties':8} {'same bins':>10} {'own bins':>10} {'tacit':>8} {'- same':>8} {'- own':>8}"
+    )
+    for name in names:
+        for parties in (2, 3):
+            found = []
+            for seed in range(1 if name in ONE_SPLIT else 5):
+                train, test, label = TABLES[name](seed)
+                columns = [c for c in train if c != label]
+                own = {f"p{k}": columns[k::parties] for k in range(parties)}
+                tables = {who: train[c].assign(row=range(len(train))) for who, c in own.items()}
+                tables["p0"][label] = train[label]
+                model = tacit.boost.train(
+                    tables, on="row", label=label, trees=trees, depth=depth, bins=255, min_rows=1
+                )
+                ours = model.predict({who: test[c] for who, c in own.items()})
+                x, xt, y, yt = matrices(train, test, label)
+                same = [
+                    np.concatenate([model.parts[who].bins.encode(t[c]) for who, c in own.items()], axis=1)
+                    for t in (train, test)
+                ]
+                blank = np.concatenate([model.parts[who].bins.bins.widths for who in own])
+                kinds = np.concatenate([model.parts[who].bins.bins.is_category for who in own])
+                cells = [np.where(c == blank, np.nan, c.astype(float)) for c in same]
+                settings = {**PARAMETERS, "max_depth": depth}
+                types = ["c" if k else "q" for k in kinds]
+                rows = [
+                    xgboost.DMatrix(c, v, feature_types=types, enable_categorical=True)
+                    for c, v in zip(cells, (y, yt))
+                ]
+                alike = xgboost.train({**settings, "max_cat_to_onehot": 1}, rows[0], trees).predict(rows[1])
+                free = xgboost.train(settings, xgboost.DMatrix(x, y, enable_categorical=True), trees)
+                free = free.predict(xgboost.DMatrix(xt, enable_categorical=True))
+                found.append([roc_auc_score(yt, p) for p in (alike, free, ours)])
+            alike, free, ours = np.mean(found, axis=0)
+            print(
+                f"{name:16} {parties:8} {alike:10.4f} {free:10.4f} {ours:8.4f} {ours - alike:+8.4f} "
+                f"{ours - free:+8.4f}",
+                flush=True,
+            )
+
+
 def _xgboost(x: np.ndarray, y: np.ndarray, trees: int, depth: int, bins: int) -> Any:
     model = xgboost.XGBClassifier(
         n_estimators=trees, max_depth=depth, learning_rate=0.3, tree_method="hist", max_bin=bins, n_jobs=1
@@ -401,7 +456,7 @@ def _xgboost(x: np.ndarray, y: np.ndarray, trees: int, depth: int, bins: int) ->
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    for flag in ("speed", "private", "kernels", "vertical"):
+    for flag in ("speed", "private", "kernels", "vertical", "apart"):
         parser.add_argument(f"--{flag}", action="store_true")
     parser.add_argument("--tables", nargs="*", default=list(TABLES))
     parser.add_argument("--rounds", type=int, default=TREES, help="rounds of bagging")
@@ -414,5 +469,7 @@ if __name__ == "__main__":
         kernels()
     elif args.vertical:
         vertical()
+    elif args.apart:
+        apart(args.tables)
     else:
         accuracy(args.tables, args.rounds)

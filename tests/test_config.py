@@ -454,7 +454,7 @@ def test_a_job_written_down_and_read_again_is_the_same_job(draws):
 
 def test_every_option_of_train_has_one_declaration():
     """Job files, signatures and types follow from TrainConfig."""
-    own = {"fed", "out", "resume", "data_job", "watch"}
+    own = {"fed", "out", "resume", "data_job", "watch", "release"}
     assert set(inspect.signature(tacit.train).parameters) - own == set(OPTIONS)
     assert set(OPTIONS) == set(SETTINGS) | set(TABLES)
     assert set(config.KNOWN) > set(TABLES)

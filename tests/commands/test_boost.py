@@ -146,3 +146,17 @@ def test_bad_job_files_are_refused(
 ) -> None:
     (place / "bad.toml").write_text(job + PARTIES)
     assert message in refused(capsys, "boost", "bad.toml")
+
+
+def test_problems_of_all_tables_are_named_with_their_party(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "text.csv").write_text("a,yes\n1,no\nold,yes\n2,\n")
+    (place / "short.csv").write_text("b,yes\n1,no\n")
+    (place / "three.toml").write_text(
+        '[boost]\nlabel = "yes"\nfeatures = ["a"]\n[parties]\nx = "text.csv"\ny = "short.csv"\n'
+    )
+    message = refused(capsys, "boost", "three.toml")
+    assert "party 'x' (text.csv): column 'a' is not numeric (row 1 has 'old')" in message
+    assert "party 'x' (text.csv): 1 rows have no label ('yes')" in message
+    assert "party 'y' (short.csv): the table of 'the party' has no column 'a'" in message

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import tacit
 from tacit import algorithms, data, guard, private
-from tacit.errors import BadParameter
+from tacit.errors import BadParameter, BadRun
 
 X = torch.randn(120, 6, generator=torch.Generator().manual_seed(0))
 Y = torch.stack([(X[:, 0] > 0).float(), X[:, 1] - X[:, 2]], 1)
@@ -103,6 +103,8 @@ def test_runs_side_by_side_know_the_outputs_of_their_model() -> None:
 def test_dpsgd_clips_the_gradient_of_a_row_of_several_outputs() -> None:
     noise = private.DPSGD(epsilon=8.0, delta=1e-3)
     run = train(dict, private=noise)
+    with pytest.raises(BadRun, match=r"several outputs.*run\.model\(x\)"):
+        run.predict(X[:2])
     assert max(s.epsilon for s in run.ledger.spent) <= 8.0
     # the noise of DP-SGD is not a property of the model
     assert not any("draws random numbers" in e.get("text", "") for e in run.events)

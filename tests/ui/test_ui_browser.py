@@ -118,6 +118,8 @@ def test_pages_follow_a_real_run_and_keep_what_the_reader_opened(seen: Any, tmp_
         first.wait_for_url("**/run/live")
         second = first.context.new_page()
         second.goto(address)
+        second.wait_for_selector(LIVE)
+        first.bring_to_front()  # a page in the background draws nothing, which a wait would wait for
         step.release()
         first.wait_for_selector("#participants .quiet:has-text('Round 2')")
         first.click("#curves summary >> nth=0")
@@ -128,6 +130,7 @@ def test_pages_follow_a_real_run_and_keep_what_the_reader_opened(seen: Any, tmp_
         step.release()
         first.wait_for_selector("#ledger table")  # the end: the report, on the same page
         assert first.locator(".unfinished").count() == 0
+        second.bring_to_front()
         second.wait_for_selector("#rows .badge-state.finished")
         thread.join(60)
         first.context.close()

@@ -74,7 +74,7 @@ def test_pages_may_load_nothing_from_elsewhere_and_run_no_inline_script(address:
         assert "default-src 'none'" in policy
         assert "frame-ancestors 'none'" in policy
         assert "unsafe" not in policy
-        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["referrer-policy"] == "same-origin"
         assert headers["cache-control"] == "no-store"
         assert "style=" not in text.replace("stylesheet", "")
         assert text.count("<script") == 1

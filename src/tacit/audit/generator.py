@@ -17,7 +17,7 @@ from .inversion import total_variation
 from .reconstruction import picture_shape
 
 NOISE = 16  # dimensions of the generator's input, beside the class
-WIDTH = 32  # channels of its last layers
+WIDTH = 16  # channels of its last layers
 FLAT = 0.01  # weight of the squared logits of values: without it, early models drive all values to their ends
 
 
@@ -75,7 +75,7 @@ def train_generator(
     rng: torch.Generator,
     *,
     steps: int = 20,
-    batch_size: int = 64,
+    batch_size: int = 32,
     tv: float = 0.0,
 ) -> float:
     """Train the generator so that the model takes its rows for those of their class; the last loss."""

@@ -43,12 +43,17 @@ MODULES: tuple[str, ...] = (
     "party",
     "owner",
     "study",
+    "runs",
     "ui",
+    "completion",
 )
 
 
-# verbs of two words whose first word is a verb as well
-PAIRS = ("party requests", "party approve", "party deny", "party log")
+# verbs of two words that are declared as one
+PAIRS = (
+    *("party requests", "party approve", "party deny", "party log"),
+    *("runs list", "runs show", "runs tag", "runs rm"),
+)
 
 Answer = tuple[Any, Callable[[Any], None]]  # plain values, and a function that prints them for people
 

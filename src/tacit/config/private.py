@@ -57,6 +57,11 @@ class PrivateConfig:
     method: str = _as_dpsgd("method")
     seed: int = whole(0, least=0, doc="seed of the initial weights; sampling and noise are never replayable")
     device: str = component("cpu", keep, takes="str", doc="'cpu', 'cuda', 'cuda:0' or 'auto'")
+    precision: str = choice(
+        "float32",
+        ("float32", "bf16"),
+        doc="arithmetic of the model's passes; gradients are clipped and summed in float32",
+    )
     evaluate_every: int = whole(1, least=0, doc="epochs between evaluations; 0: after the last one only")
     insecure_seed: int | None = whole(
         None,

@@ -154,5 +154,6 @@ class PrivateOptions(TypedDict, total=False):
     method: str
     seed: int
     device: str
+    precision: str
     evaluate_every: int
     insecure_seed: int | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -226,11 +227,18 @@ def _train(
                 force=number == epochs,
             )
 
+    lower: AbstractContextManager[Any] = (
+        torch.autocast(torch.device(device).type, torch.bfloat16)
+        if config.precision == "bf16"
+        else nullcontext()
+    )
     after(0)
     for number in range(1, epochs + 1):
         for a, b in session:
             session.optimizer.zero_grad()
-            out = module(a).float()
+            with lower:
+                out = module(a)
+            out = out.float()
             session.backward(
                 F.cross_entropy(out, b, reduction="none")
                 if dataset.classes is not None

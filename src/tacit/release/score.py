@@ -22,7 +22,7 @@ from ..data.inputs import Inputs, outline_of
 from ..data.recipe import OTHER
 from ..data.table_files import NULLS
 from ..engine.calling import call
-from ..errors import BadData, BadRun
+from ..errors import BadData, BadParameter, BadRun
 from ..parameters import bad, nearest
 
 if TYPE_CHECKING:
@@ -195,7 +195,13 @@ def evaluate(release: Release, module: nn.Module, x: Tensor | Inputs) -> Tensor:
     parts = []
     with torch.no_grad():
         for part in x.split(ROWS):
-            out = call(module, part)
+            try:
+                out = call(module, part)
+            except BadParameter as error:
+                raise BadRun(
+                    "predict: the model returns several outputs, and a prediction is of one. Call the model "
+                    "itself: run.model(x)."
+                ) from error
             if out.dim() == 1 or release.is_regression:
                 out = out.reshape(len(part), -1)
             if out.shape != (len(part), release.outputs):

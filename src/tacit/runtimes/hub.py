@@ -74,6 +74,7 @@ class Connection:
     def __init__(self, name: str, certificate: x509.Certificate, version: str = ""):
         self.name, self.certificate = name, certificate
         self.version = version  # declared by the party, for preflight only
+        self.since = time.monotonic()
         self.waiting: deque[QueuedFrame] = deque()
         self.notes: dict[str, int] = {}  # ABSENT or PRESENT: the latest for each party
         self.news, self.ended = asyncio.Event(), asyncio.Event()
@@ -110,6 +111,7 @@ class Hub:
         self.watchers: dict[str, set[str]] = {}  # who is notified when a party connects or disconnects
         self.held: dict[str, int] = {}
         self.room: dict[str, asyncio.Event] = {}
+        self.left: dict[str, float] = {}  # when a party's connection ended that has not come back
         self.failures: dict[str, tuple[str, float]] = {}  # the kind of a party's error, and when
         self.relayed = self.relayed_bytes = 0
         self.accepted = self.refused = 0  # connections
@@ -220,6 +222,8 @@ class Hub:
             {
                 "federation": self.kit.federation,
                 "present": {connection.name: connection.version for connection in self.connections.values()},
+                "seconds": {c.name: round(time.monotonic() - c.since) for c in self.connections.values()},
+                "left": {name: round(time.monotonic() - at) for name, at in self.left.items()},
             }
         ).encode()
 
@@ -234,6 +238,7 @@ class Hub:
         self.connections[name] = connection
         self.accepted += 1
         self.failures.pop(name, None)
+        self.left.pop(name, None)
         log.info("%r is here (%s)", name, context.peer())
         connection.put(self._welcome(name))
         self._notify(name, PRESENT)
@@ -253,6 +258,7 @@ class Hub:
                 self._release(connection.waiting.popleft())
             if self.connections.get(name) is connection:
                 del self.connections[name]
+                self.left[name] = time.monotonic()
                 self._notify(name, ABSENT)
                 log.info("%r has gone", name)
         if connection.closed:

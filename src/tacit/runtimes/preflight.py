@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 import tempfile
+from dataclasses import dataclass, field
 
 from .certificates import HUB_NAME
 from .kits import Kit
@@ -63,11 +64,31 @@ def reach(kit: Kit, timeout: float = 5.0) -> tuple[bool, str]:
         return False, f"{kit.address} cannot be reached: {error.strerror or error}."
 
 
+@dataclass(frozen=True)
+class Presence:
+    """What a hub says about its connections. `why`: why it refuses to, or "".
+
+    `present`: {connected party: version}; `seconds`: since when each is; `left`: {party: seconds since its
+    connection ended}. A party that was never connected since the hub's start is in none of them.
+    """
+
+    why: str
+    present: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    left: dict[str, float] = field(default_factory=dict)
+
+
 def check_admission(kit: Kit, timeout: float = 5.0) -> tuple[str, dict[str, str]]:
     """Return (why the hub refuses this party or "", {connected party: version}).
 
     Existing connections are not affected.
     """
+    found = read_presence(kit, timeout)
+    return found.why, found.present
+
+
+def read_presence(kit: Kit, timeout: float = 5.0) -> Presence:
+    """Ask the hub who is connected, and since when. Existing connections are not affected."""
     import grpc
 
     from .envelope import CHECK
@@ -79,22 +100,27 @@ def check_admission(kit: Kit, timeout: float = 5.0) -> tuple[str, dict[str, str]
     ) as channel:
         try:
             answer = json.loads(channel.unary_unary(CHECK)(b"", timeout=timeout))
-            return "", {str(name): str(version) for name, version in answer["present"].items()}
+            return Presence(
+                "",
+                {str(name): str(version) for name, version in answer["present"].items()},
+                *(
+                    {str(name): float(value) for name, value in answer.get(key, {}).items()}
+                    for key in ("seconds", "left")
+                ),
+            )
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                return (
+                return Presence(
                     f"the hub at {kit.address} runs another version of tacit. Install the same version at "
-                    "all parties.",
-                    {},
+                    "all parties."
                 )
             if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-                return f"the hub at {kit.address} refuses party {kit.name!r}: {error.details()}", {}
-            return (
-                f"the hub at {kit.address} does not answer: {error.code().name.lower().replace('_', ' ')}.",
-                {},
+                return Presence(f"the hub at {kit.address} refuses party {kit.name!r}: {error.details()}")
+            return Presence(
+                f"the hub at {kit.address} does not answer: {error.code().name.lower().replace('_', ' ')}."
             )
         except (ValueError, KeyError, TypeError, AttributeError):
-            return f"the server at {kit.address} is not a tacit hub of this version.", {}
+            return Presence(f"the server at {kit.address} is not a tacit hub of this version.")
 
 
 def _refused(kit: Kit, reason: str) -> str:

@@ -5,32 +5,36 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from ..errors import TacitError
 from ..report.catalog import Catalog, Entry, signature
 from ..report.markup import Safe, tag
-from . import compare_page, run_page, runs_page
+from . import compare_page, jobs_page, run_page, runs_page
+from .federation_page import Federation
+from .jobs import Jobs
 from .live import digest, stream
 from .security import Guarded
 from .shell import document, href, script, style
 
+LOOK_AGAIN = 2.0  # seconds between two questions to the hub
 Parts = Callable[[], Awaitable[Mapping[str, str]]]
 
 
 class Pages:
-    """The pages over one directory of runs."""
+    """The pages over one directory of runs; with a federation its page, with jobs theirs."""
 
-    def __init__(self, runs: Path):
+    def __init__(self, runs: Path, federation: Federation | None = None, jobs: Jobs | None = None):
         self.runs, self.catalog = runs, Catalog(runs)
+        self.federation, self.jobs = federation, jobs
         self.stopping = asyncio.Event()
         self._made: dict[
             str, tuple[Hashable, dict[str, str]]
@@ -40,7 +44,12 @@ class Pages:
     # --- what pages consist of ------------------------------------------------------------------------------
 
     def rooms(self, root: str) -> dict[str, str]:
-        return {"Runs": f"{root}/"}
+        found = {"Runs": f"{root}/"}
+        if self.federation is not None:
+            found["Federation"] = f"{root}/federation"
+        if self.jobs is not None:
+            found["Jobs"] = f"{root}/jobs"
+        return found
 
     def _cached(self, key: str, mark: Hashable, make: Callable[[], dict[str, str]]) -> dict[str, str]:
         with self._lock:
@@ -75,6 +84,21 @@ class Pages:
             mark,
             lambda: run_page.parts(compare_page.compare(entries, lambda e: href(root, "run", e.id))),
         )
+
+    def federation_mark(self) -> Hashable:
+        assert self.federation is not None
+        return self.federation.mark(), tuple(self.catalog.entries())
+
+    def federation_parts(self, root: str) -> dict[str, str]:
+        assert self.federation is not None
+        return run_page.parts(self.federation.contents(root, self.catalog.entries()))
+
+    async def keep_looking(self) -> None:
+        """Ask the hub again and again, as long as the server runs; pages show the last answer."""
+        while self.federation is not None and not self.stopping.is_set():
+            await asyncio.to_thread(self.federation.look)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.stopping.wait(), LOOK_AGAIN)
 
     # --- answers --------------------------------------------------------------------------------------------
 
@@ -118,7 +142,7 @@ class Pages:
         root = request.scope["tacit_root"]
         mark = await asyncio.to_thread(self.list_mark)
         made = await asyncio.to_thread(self.list_parts, root)
-        return self.page(request, "Runs", runs_page.body(root, str(self.runs.resolve()), made), "Runs", mark)
+        return self.page(request, "Runs", runs_page.body(root, str(self.runs), made), "Runs", mark)
 
     async def runs_live(self, request: Request) -> Response:
         root = request.scope["tacit_root"]
@@ -152,6 +176,59 @@ class Pages:
             lambda: self.compare_parts(root, entries),
         )
 
+    async def show_federation(self, request: Request) -> Response:
+        root = request.scope["tacit_root"]
+        assert self.federation is not None
+        mark = await asyncio.to_thread(self.federation_mark)
+        made = await asyncio.to_thread(self.federation_parts, root)
+        place = self.federation.kit.directory or ""
+        return self.page(request, "Federation", run_page.body(made, place), "Federation", mark)
+
+    async def federation_live(self, request: Request) -> Response:
+        root = request.scope["tacit_root"]
+        return self.live(request, self.federation_mark, lambda: self.federation_parts(root))
+
+    async def decide(self, request: Request) -> Response:
+        form = await _form(request)
+        assert self.federation is not None
+        await asyncio.to_thread(
+            self.federation.decide, *(form.get(k, "") for k in ("job", "kind", "by", "note"))
+        )
+        return self._back(request, "federation")
+
+    def _back(self, request: Request, where: str) -> Response:
+        return RedirectResponse(f"{request.scope['tacit_root']}/{where}", status_code=303)
+
+    async def show_jobs(self, request: Request) -> Response:
+        assert self.jobs is not None
+        root = request.scope["tacit_root"]
+        mark = await asyncio.to_thread(jobs_page.mark, self.jobs)
+        made = run_page.parts(await asyncio.to_thread(jobs_page.contents, root, self.jobs))
+        return self.page(request, "Jobs", run_page.body(made, self.runs), "Jobs", mark)
+
+    async def jobs_live(self, request: Request) -> Response:
+        jobs, root = self.jobs, request.scope["tacit_root"]
+        assert jobs is not None
+        return self.live(
+            request,
+            lambda: jobs_page.mark(jobs),
+            lambda: run_page.parts(jobs_page.contents(root, jobs)),
+        )
+
+    def act_of(self, verb: str) -> Callable[[Request], Awaitable[Response]]:
+        """Return the answer to the form that starts, stops or resumes a job."""
+
+        async def act(request: Request) -> Response:
+            form = await _form(request)
+            jobs = self.jobs
+            assert jobs is not None
+            name = form.get("file" if verb == "start" else "name", "")
+            do = {"start": jobs.start, "stop": jobs.stop, "resume": jobs.resume}[verb]
+            await asyncio.to_thread(do, name)
+            return self._back(request, "jobs")
+
+        return act
+
     async def failed(self, request: Request, error: Exception) -> Response:
         """A page for an error that the reader can understand; anything else is an internal error."""
         known = isinstance(error, TacitError)
@@ -166,6 +243,23 @@ class Pages:
         )
 
     def routes(self) -> list[Route]:
+        """The pages that there are; those that change something exist with --control only."""
+        found = self._reading()
+        if self.federation is not None:
+            found += [
+                Route("/federation", self.show_federation),
+                Route("/live/federation", self.federation_live),
+            ]
+            if self.federation.control:
+                found.append(Route("/federation/decide", self.decide, methods=["POST"]))
+        if self.jobs is not None:
+            acts = [
+                Route(f"/jobs/{a}", self.act_of(a), methods=["POST"]) for a in ("start", "stop", "resume")
+            ]
+            found += [Route("/jobs", self.show_jobs), Route("/live/jobs", self.jobs_live), *acts]
+        return found
+
+    def _reading(self) -> list[Route]:
         return [
             Route("/", self.runs_list),
             Route("/live/runs", self.runs_live),
@@ -176,6 +270,12 @@ class Pages:
             Route("/ui.css", _file(style(), "text/css")),
             Route("/ui.js", _file(script(), "text/javascript")),
         ]
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Return the fields of a form; the guard has bounded its size."""
+    values = parse_qs((await request.body()).decode("utf-8", "replace"), keep_blank_values=True)
+    return {k: v[0] for k, v in values.items()}
 
 
 def _file(text: str, kind: str) -> Any:
@@ -190,8 +290,10 @@ def create_app(pages: Pages, token: str, hosts: set[str], debug: bool = False) -
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        looking = asyncio.create_task(pages.keep_looking())
         yield
         pages.stopping.set()
+        looking.cancel()
 
     async def missing(request: Request, error: Exception) -> Response:
         return await pages.failed(request, TacitError("there is no such page."))

@@ -62,6 +62,8 @@ def serve(
     import uvicorn
 
     from .app import Pages, address_of, create_app
+    from .federation_page import Federation
+    from .jobs import Jobs
     from .security import new_token
 
     sock = listen(host, port)
@@ -70,7 +72,11 @@ def serve(
     hosts = {f"{shown}:{number}", f"localhost:{number}", f"127.0.0.1:{number}"}
 
     async def run() -> None:
-        pages = Pages(runs)
+        federation = None if kit is None else Federation.load(kit, control)
+        jobs = (
+            Jobs(runs, kit) if control and (federation is None or federation.kit.role == "server") else None
+        )
+        pages = Pages(runs, federation, jobs)
         app = create_app(pages, token, hosts, debug)
         config = uvicorn.Config(
             app,

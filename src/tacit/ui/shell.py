@@ -45,7 +45,7 @@ def document(
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
-        tag("meta", name="referrer", content="no-referrer"),
+        tag("meta", name="referrer", content="same-origin"),
         tag("link", rel="icon", href="data:,"),
         tag("link", rel="stylesheet", href=f"{root}/ui.css"),
         tag("title", f"{title} · tacit"),

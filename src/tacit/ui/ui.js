@@ -105,12 +105,26 @@
     const after = order.slice(order.indexOf(key) + 1).map(find).find((other) => other && other.parentNode === home);
     home.insertBefore(node, after || null);
   };
+  // A button that is about to be pressed is not replaced under the pointer, for a while.
+  const HOLD = 3000;
+  const held = new Map(); // key: [markup, when it arrived]
+  const isHeld = (key, old) => {
+    if (!old || !old.querySelector("form.inline button:hover, form.inline button:active")) return false;
+    const since = held.has(key) ? held.get(key)[1] : Date.now();
+    return Date.now() - since < HOLD;
+  };
   const update = ({ parts, order }) => {
     const typing = document.activeElement && document.activeElement.closest("textarea,input[type=text]");
     for (const key of Object.keys(parts)) {
       const old = find(key), markup = parts[key];
       if (old && typing && old.contains(typing) && typing.value) continue; // a reason that is being written
       if (markup === null) { if (old) old.remove(); continue; }
+      if (isHeld(key, old)) {
+        if (!held.has(key)) setTimeout(() => { const [late] = held.get(key) || []; if (late) update({ parts: { [key]: late }, order }); }, HOLD);
+        held.set(key, [markup, held.has(key) ? held.get(key)[1] : Date.now()]);
+        continue;
+      }
+      held.delete(key);
       const node = parse(markup);
       if (old) { const kept = keep(old); old.replaceWith(node); window.tacitPage.enhance(node); restore(node, kept); }
       else { place(node, key, order); window.tacitPage.enhance(node); }

@@ -13,7 +13,7 @@ from tacit import algorithms, audit, data, guard, private
 from tacit.audit.generator import Generator, nearest_classes
 from tacit.errors import BadData, BadParameter
 
-OPTIONS = {"model": "mlp", "algorithm": algorithms.FedAvg(lr=0.1), "rounds": 25, "evaluate_every": 25}
+OPTIONS = {"model": "mlp", "algorithm": algorithms.FedAvg(lr=0.1), "rounds": 18, "evaluate_every": 18}
 
 
 @pytest.fixture(scope="module")
@@ -28,16 +28,16 @@ def run(fed):
 
 @pytest.fixture(scope="module")
 def found(run):
-    return audit.gan(run, steps=12)
+    return audit.gan(run)
 
 
 def test_the_classes_of_all_others_are_drawn(found, tmp_path):
-    """8 of 9 recognized by chance: at most 1/8! = 2.5e-5."""
-    assert found.recognized >= 8
-    assert found.share > 0.8
-    assert found.p_value < 1e-4
-    assert found.accuracy > 0.7
-    assert found.accuracy_before > 0.7
+    """7 of 9 recognized by chance: at most 1/7! = 2e-4."""
+    assert found.recognized >= 7
+    assert found.share > 0.6
+    assert found.p_value < 1e-3
+    assert found.accuracy > 0.5
+    assert found.accuracy_before > 0.6
     assert len(found.victims) == 9
     assert found.rebuilt.shape == (9 * 64, 64)
     assert found.save_picture(tmp_path / "gan.png").read_bytes()[:4] == b"\x89PNG"
@@ -50,20 +50,20 @@ def test_the_classes_of_all_others_are_drawn(found, tmp_path):
 def test_secure_aggregation_does_not_stop_it(fed):
     """The attacker needs the model, which it receives as everyone does."""
     guards = [guard.Clip(1.0), guard.Quantize(16), guard.SecAgg()]
-    found = audit.gan(tacit.train(fed, **OPTIONS, guard=guards), steps=12)
-    assert found.recognized >= 8
+    found = audit.gan(tacit.train(fed, **OPTIONS, guard=guards))
+    assert found.recognized >= 7
     assert "hidden in a sum" in found.notes[1]
 
 
 def test_noise_for_parties_stops_it_and_the_model(fed):
-    """ε = 8 for a party of ten, with noise of a fixed seed. Of 9 classes, 8 are recognized by chance with
-    probability below 1/8! = 2.5e-5. The accuracy is lost, too: ten parties are too few for this ε to be useful.
+    """ε = 8 for a party of ten, with noise of a fixed seed. Of 9 classes, 7 are recognized by chance with
+    probability below 1/7! = 2e-4. The accuracy is lost, too: ten parties are too few for this ε to be useful.
     """
     guards = [guard.Clip(0.5), guard.Noise(epsilon=8, delta=1e-2)]
     run = tacit.train(fed, **OPTIONS, guard=guards, insecure_seed=0)
-    found = audit.gan(run, steps=12)
-    assert found.recognized < 8
-    assert found.share < 0.6
+    found = audit.gan(run)
+    assert found.recognized < 7
+    assert found.share < 0.5
     assert run.metrics["accuracy"] < 0.6
 
 
@@ -73,6 +73,12 @@ def test_one_victim_and_fewer_rounds(run):
     assert (found.victims, found.attacker, found.rounds) == ((3,), "p01", 2)
     assert told == [(1, 2), (2, 2)]
     assert found.p_value in (0.1, 1.0)
+
+
+def test_an_attacker_that_is_stopped_takes_part_honestly(run):
+    found = audit.gan(run, steps=1, watch=lambda done, all: done == 1)
+    assert found.accuracy == found.accuracy_before
+    assert "stopped in round 1 of 18" in found.notes[1]
 
 
 def test_the_attacker_sends_what_it_trained_on(run):
@@ -96,6 +102,13 @@ def test_nearest_rows_by_hand():
         torch.tensor([[0.0, 1.0]]), torch.tensor([[5.0, 5.0], [0.0, 2.0]]), torch.tensor([7, 8])
     )
     assert (classes.tolist(), at.tolist()) == ([8], [1])
+
+
+def test_an_attacker_that_cannot_poison_says_so(fed):
+    nova = tacit.train(fed, **OPTIONS | {"algorithm": algorithms.FedNova(lr=0.1), "rounds": 2})
+    with pytest.raises(BadParameter, match="Use poison=False: it then only listens"):
+        audit.gan(nova, steps=1)
+    assert audit.gan(nova, steps=1, poison=False).accuracy == pytest.approx(nova.metrics["accuracy"])
 
 
 def test_runs_and_arguments_that_do_not_fit_are_refused(run, fed):

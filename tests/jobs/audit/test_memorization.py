@@ -11,7 +11,7 @@ from tacit import algorithms, audit, data, guard, models
 from tacit.audit import exposure
 from tacit.errors import BadData, BadParameter
 
-OPTIONS = {"algorithm": algorithms.FedAvg(lr=2.0), "rounds": 15, "local_epochs": 2, "batch_size": 8}
+OPTIONS = {"algorithm": algorithms.FedAvg(lr=2.0), "rounds": 12, "local_epochs": 2, "batch_size": 8}
 
 
 def text(every: bool):
@@ -47,6 +47,7 @@ def test_a_repeated_secret_is_exposed_and_extracted(run, tmp_path):
     assert "exposure" in found._repr_html_()
 
 
+@pytest.mark.slow
 def test_models_of_the_last_token_are_audited_too():
     found = audit.memorization(run_of(every=False), copies=(8,), canaries=1, length=4, candidates=200)
     assert found.exposure > 6

@@ -19,7 +19,7 @@ from ...audit.poisoning import Adversaries
 from ...audit.reconstruction import Reconstruction
 from ...data.federation import check_one_label
 from ...engine.task import Task
-from ...errors import BadData
+from ...errors import BadData, BadParameter
 from ...guard import Noise
 from ...parameters import bad, refuse
 from ...parties.ledger import Ledger
@@ -137,7 +137,7 @@ def gan(
     lr: float = 2e-3,
     tv: float = 0.01,
     seed: int = 0,
-    watch: Callable[[int, int], None] | None = None,
+    watch: Callable[[int, int], bool | None] | None = None,
 ) -> GanAttack:
     """Train a run again with one malicious party, which draws rows of a class that it does not have.
 
@@ -146,7 +146,7 @@ def gan(
     takes part as any party does, with the run's guard; secure aggregation hides nothing from it. `victim` is
     a class or several (default: all that the attacker has no row of), `attacker` a party's name or number
     (default: one that lacks the victims). `rounds` (default: the run's) makes the attack cheaper.
-    `watch(done, all)` follows the rounds.
+    `watch(done, all)` follows the rounds, and may return True: the attacker then waits for the last one.
 
     The result has `.rebuilt` (64 rows of each class), `.recognized` (classes whose drawn rows resemble their
     own mean training row most), `.share` (drawn rows whose nearest real row is of their class), `.p_value`,
@@ -207,6 +207,11 @@ def gan(
     means = class_inversion.class_means(everyone.matrix("gan"), everyone.y, torch.tensor(known))
     average = drawn.view(len(victims), DRAWN, -1).mean(1)
     notes = [f"the attacker has classes {', '.join(map(str, sorted(own[who])))}"]
+    if malicious.stopped:
+        notes.append(
+            f"the attacker was stopped in round {malicious.stopped[0]} of {total}, and drew from the "
+            "last model"
+        )
     if any(s.hides for s in p.guard):
         notes.append("updates are hidden in a sum, the model is not: the attacker needs no update")
     return GanAttack(
@@ -242,7 +247,8 @@ class _Malicious(Adversaries):
     epochs: int
     total: int
     task: Task
-    watch: Callable[[int, int], None] | None
+    watch: Callable[[int, int], bool | None] | None
+    stopped: list[int] = field(default_factory=list)  # the round in which `watch` returned True
 
     def learn(self, module: nn.Module) -> None:
         """Train the generator against a model that the attacker received."""
@@ -250,9 +256,15 @@ class _Malicious(Adversaries):
 
     def updates(self, number: int, who: np.ndarray, vectors: State, down: State) -> State:
         at = np.flatnonzero(who == self.party)
-        if self.watch is not None:
-            self.watch(number + 1, self.total)
-        if not len(at):
+        if self.poison and not {"w", "delta"} & set(vectors):
+            name = type(self.plan.algorithm).__name__
+            raise BadParameter(
+                f"gan: clients of {name} send {', '.join(map(repr, vectors))}, which the attacker does not "
+                "know how to make from its own steps. Use poison=False: it then only listens."
+            )
+        if not self.stopped and self.watch is not None and self.watch(number + 1, self.total):
+            self.stopped.append(number + 1)
+        if not len(at) or self.stopped:
             return {}
         module = self.task.module_at(down["w"], down.get("buffers")).cpu()
         self.learn(module)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,7 +149,7 @@ def invert_classes(
     width = (high - low).clamp(min=1e-6)
     y = torch.tensor(chosen)
     # searched in units of the range of each column, so that one rate fits all
-    own = _Scaled(opened.model.eval().cpu(), low, width)
+    own = _Scaled(copy.deepcopy(opened.model).eval().cpu(), low, width)
     inside = (0.0, 1.0)
     unit = (start - low) / width
     options: dict[str, Any] = {"steps": steps, "lr": lr, "tv": tv, "bounds": inside, "watch": watch}

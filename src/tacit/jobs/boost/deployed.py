@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...boost.program import Boosted
+from ...boost.program import Boosted, BoostProgram
 from ...boost.result import BoostResult
 from ...boost.xgboost_json import from_json, to_json
-from ...errors import ProtocolError
+from ...errors import BadData, ProtocolError
 from ...files import write_atomic
 from ...results import check_absent
+from ...stats.columns import numbers
+from ...stats.tables import check_columns
 from ..stats.deployed import Report, answer_sums, check_client, coordinate_sums, sum_here
+from ..stats.queries import Query, read_rows
 from .horizontal import conclude
 from .query import WORD, check_policy, read_job, read_policy
 
@@ -120,5 +123,35 @@ def _received(vectors: Mapping[str, Tensor], columns: tuple[str, ...]) -> str:
 def run_here(job: str | Path, *, changes: list[str] | None = None, runtime: Any = "cohort") -> BoostResult:
     """Train with all files on this machine: [parties] of the job file."""
     query = read_job(job, changes)
-    program, found, ledger = sum_here(query, job, WORD, runtime)
+    try:
+        program, found, ledger = sum_here(query, job, WORD, runtime)
+    except BadData:
+        problems = _find_problems(query)
+        if problems:
+            raise BadData("\n".join(problems)) from None
+        raise
     return conclude(program, found, ledger, len(query.parties))
+
+
+def _find_problems(query: Query) -> list[str]:
+    """Return what is wrong with the tables of all parties, by party: a sum stops at the first."""
+    program = query.verb.program(query.options, list(query.parties))
+    if not isinstance(program, BoostProgram):
+        return []
+    terms, problems = program.about, list[str]()
+    for name, file in query.parties.items():
+        frame, where = read_rows(file, query.data, program), f"party {name!r} ({file})"
+        try:
+            check_columns(frame, [*terms.columns, terms.label], "the party")
+        except BadData as error:
+            problems.append(f"{where}: {error}")
+            continue  # the rest reads these columns
+        for column in (*terms.numeric, *(() if terms.has_classes else (terms.label,))):
+            try:
+                numbers(frame, column)
+            except BadData as error:
+                problems.append(f"{where}: {error}")
+        missing = int(frame[terms.label].isna().sum())
+        if missing:
+            problems.append(f"{where}: {missing} rows have no label ({terms.label!r}). Remove them.")
+    return problems
