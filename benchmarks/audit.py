@@ -3,6 +3,8 @@
     python benchmarks/audit.py shadows      64 shadow models as one stack, against one after the other (digits)
     python benchmarks/audit.py inversion    McMahan's CNN and DLG's LeNet on MNIST, batches of one: PSNR
     python benchmarks/audit.py defenses     share of rows rebuilt and members found, by defense (digits)
+    python benchmarks/audit.py curves       rebuilding by noise, rows, local epochs and parties in a sum (digits)
+    python benchmarks/audit.py linkage      people of Adult found by matching, by k
     python benchmarks/audit.py lira         LiRA with 256 shadow models of a CNN on CIFAR-10; a CUDA GPU
 
 CPU seconds, one thread. MNIST's and CIFAR-10's files: --data-dir or TACIT_DATA.
@@ -129,6 +131,57 @@ def defenses() -> None:
             )
 
 
+def curves() -> None:
+    """What stops the rebuilding of rows, and where: one setting changed at a time from one row in the clear."""
+    fed = data.digits().split(20, seed=0)
+    settings = DIGITS | {"rounds": 1, "local_epochs": 1, "batch_size": None}
+
+    def noise(z: float) -> dict[str, object]:
+        return {"guard": [guard.Clip(0.5), guard.Noise(multiplier=z, placement="local")]}
+
+    def secagg(parties: int) -> dict[str, object]:
+        sums = [guard.Clip(1.0), guard.Quantize(16), guard.SecAgg()]
+        return {"guard": sums, "fed": data.digits().split(parties, seed=0)}
+
+    cases: dict[str, list[tuple[object, int, dict[str, object]]]] = {
+        "noise of the party, times the clipping norm": [
+            (z, 1, noise(z)) for z in (0.0001, 0.001, 0.01, 0.1, 1.0)
+        ],
+        "rows of the batch": [(n, n, {}) for n in (1, 2, 4, 8, 16, 32)],
+        "local epochs, 8 rows in batches of 4": [
+            (e, 8, {"local_epochs": e, "batch_size": 4}) for e in (1, 2, 5, 10)
+        ],
+        "parties in a hidden sum": [(k, 1, secagg(k)) for k in (3, 5, 10, 20)],
+    }
+    for name, points in cases.items():
+        print(f"{name}: rows read exactly; PSNR of the search")
+        for at, n, more in points:
+            options = dict(more)
+            run = tacit.train(options.pop("fed", fed), **settings | options)
+            exact = audit.invert(run, n, method="analytic").rows_within
+            search = audit.invert(run, n, method="cosine", steps=100).psnr
+            print(f"  {at}: {exact:.0%}; {search:.1f} dB", flush=True)
+
+
+def linkage(data_dir: str | None) -> None:
+    """Matching of Adult, all people as background, by k."""
+    quasi = ["age", "sex", "race", "marital-status", "education", "native-country"]
+    people = data.adult(data_dir=data_dir).table.frame.reset_index(drop=True)[:10_000]
+    quasi = [c for c in quasi if c in people.columns]
+    people = people[quasi].astype(str)
+    print(f"{len(people)} people of Adult, {', '.join(quasi)}: right matches, by matching and by class sizes")
+    for k in (1, 2, 5, 10, 20):
+        table = people if k == 1 else tacit.anonymize(people, quasi=quasi, k=k, method="mondrian")
+        start = time.process_time()
+        found = audit.linkage(people, table, quasi)
+        seconds = time.process_time() - start
+        rates = [
+            f"{name} {getattr(found, name).rate:.2%} ({found.analytic[name]:.2%})"
+            for name in ("prosecutor", "journalist", "marketer")
+        ]
+        print(f"  k = {k}: {', '.join(rates)}; {seconds:.1f} CPU s", flush=True)
+
+
 PUBLISHED = (
     "published (Carlini et al. 2022, WRN-28-2, 25,000 of 50,000 rows, 256 shadow models, online): AUC 0.72, "
     "TPR 0.084 at FPR 0.001"
@@ -233,7 +286,7 @@ def _half_of_cifar(data_dir: str | None, packed: str | None, most: int) -> data.
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["shadows", "inversion", "defenses", "lira"])
+    parser.add_argument("what", choices=["shadows", "inversion", "defenses", "curves", "linkage", "lira"])
     parser.add_argument("--shadows", type=int)
     parser.add_argument("--images", type=int, default=10)
     parser.add_argument("--data-dir")
@@ -250,6 +303,10 @@ def main() -> None:
         inversion(chosen.images, chosen.data_dir)
     elif chosen.what == "defenses":
         defenses()
+    elif chosen.what == "curves":
+        curves()
+    elif chosen.what == "linkage":
+        linkage(chosen.data_dir)
     else:
         lira(
             chosen.shadows or 256,

@@ -284,11 +284,10 @@ class Result(JobResult):
 
     def _page(self) -> str:
         from .report import page, records
-        from .report.attacks import read_audit
 
         audit = None if self.audited is None else self.audited.to_dict()
         if audit is None and self.directory is not None:
-            audit = read_audit(self.directory)
+            audit = records.read_audit(self.directory)
         return page.render([records.RunRecord(self.config, self.events, self.ledger.to_dict(), audit=audit)])
 
     def to_dict(self) -> dict[str, Any]:

@@ -153,10 +153,11 @@ def publish_rows(
     record = release.record[rows]
     order = np.argsort(_hash_rows(frame, rows, record, texts), kind="stable")
     rows, record = rows[order], record[order]
+    del order
     columns = {
         i: pandas.Series(_take_texts(texts[name][0], texts[name][1], record))
         if name in texts
-        else frame.iloc[:, i].take(rows).reset_index(drop=True)
+        else pandas.Series(frame.iloc[:, i].array.take(rows))  # without an index of the old places
         for i, name in enumerate(frame.columns)
     }
     out = pandas.DataFrame(columns, copy=False)

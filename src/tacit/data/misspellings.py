@@ -21,17 +21,17 @@ def find_misspellings(known: Series) -> list[tuple[str, str]]:
 
     They differ in case or spaces only, or a rare value is one or two letters off.
     """
-    counts = known.astype(str).value_counts()
+    counts: dict[str, int] = known.astype(str).value_counts().to_dict()
     if len(counts) > MANY:
         return []
-    folded = {value: " ".join(value.casefold().split()) for value in counts.index}
+    folded = {value: " ".join(value.casefold().split()) for value in counts}
     most_frequent: dict[str, str] = {}  # of the values that are folded to this
     pairs = []
-    for value in counts.index:  # from the most frequent on
+    for value in counts:  # from the most frequent on
         meant: str | None = most_frequent.setdefault(folded[value], value)
         if meant == value:
             is_rare = counts[value] < max(RARE_COUNT, RARE_SHARE * len(known))
-            larger = [v for v in counts.index if counts[v] >= RATIO * counts[value]] if is_rare else []
+            larger = [v for v in counts if counts[v] >= RATIO * counts[value]] if is_rare else []
             meant = next((v for v in larger if is_misspelled(folded[value], folded[v])), None)
         if meant is not None:
             pairs.append((value, meant))

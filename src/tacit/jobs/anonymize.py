@@ -217,7 +217,8 @@ def publish(
         notes = _find_homogeneity(classes)
     for note in notes:
         warnings.warn(note, HomogeneityWarning, stacklevel=3)
-    quasi = table.quasi
+    quasi, number = table.quasi, classes.number
+    del classes  # a number for each row
     rows: np.ndarray | None = None
     if find_differential_privacy(models) is None:
         is_starred = settings["suppressed"] == "star"
@@ -243,7 +244,7 @@ def publish(
         method=method,
         settings=settings,
         lattice=release.lattice,
-        classes=classes.number,
+        classes=number,
         warnings=[*notes, *release.warnings, *identifiers],
         original=frame,
         rows=rows,

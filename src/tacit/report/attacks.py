@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from ..errors import BadRun
 from .layout import Page, Section, table, tile
 from .markup import Safe, join, plain, tag
 from .numbers import is_finite
-
-FILE = "audit.json"
-
-
-def read_audit(directory: Path) -> Mapping[str, Any] | None:
-    """Return what `tacit audit` found about a run, or None."""
-    file = directory / FILE
-    if not file.is_file():
-        return None
-    again = f"Repeat `tacit audit {directory}`."
-    try:
-        found: Any = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadRun(f"{file} cannot be read: {error}. {again}") from None
-    findings = found.get("findings") if isinstance(found, dict) else None
-    if not isinstance(findings, list) or not all(isinstance(f, dict) for f in findings):
-        raise BadRun(f"{file} is not an audit: it has no list of findings. {again}")
-    kept: Mapping[str, Any] = found
-    return kept
 
 
 def section(page: Page) -> Section | None:

@@ -42,6 +42,7 @@ SCORES = (  # how the names of metrics begin
     "curve",
     "subgroups",
 )
+AUDIT = "audit.json"  # what `tacit audit` found about a run
 INCOMPLETE = (
     "The last line of events.jsonl (line {}) is incomplete, as after a run that was killed while writing; "
     "it was left out."
@@ -228,10 +229,25 @@ def read_run(directory: str | Path) -> RunRecord:
     except tomllib.TOMLDecodeError as error:
         raise BadRun(f"{job_file} is not TOML: {error}. Put back the file the run wrote.") from None
     ledger = _check_ledger(_json(ledger_file), ledger_file) if ledger_file.is_file() else None
-    from .attacks import read_audit
-
     name = directory.resolve().name
     return RunRecord(job, tuple(events), ledger, name, job_text, tuple(warnings), read_audit(directory))
+
+
+def read_audit(directory: Path) -> Mapping[str, Any] | None:
+    """Return what `tacit audit` found about a run, or None."""
+    file = directory / AUDIT
+    if not file.is_file():
+        return None
+    again = f"Repeat `tacit audit {directory}`."
+    try:
+        found: Any = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadRun(f"{file} cannot be read: {error}. {again}") from None
+    findings = found.get("findings") if isinstance(found, dict) else None
+    if not isinstance(findings, list) or not all(isinstance(f, dict) for f in findings):
+        raise BadRun(f"{file} is not an audit: it has no list of findings. {again}")
+    kept: Mapping[str, Any] = found
+    return kept
 
 
 def read(directory: str | Path) -> tuple[list[RunRecord], dict[str, Any] | None]:
