@@ -137,7 +137,7 @@ class CoxProgram:
             return counts + exact.LIMBS * (2 * p + triangle + 2 * (p + 1) + more)
         if phase == GRAM:
             return exact.LIMBS * triangle
-        more = triangle if WHITENING in down else 0
+        more = 2 * triangle if WHITENING in down else 0
         if phase == SITE:
             return exact.LIMBS * (1 + p + triangle + rare_rows.POWERS * p + more)
         if phase == TEST and self.by_site:
@@ -181,7 +181,7 @@ class CoxProgram:
         if WHITENING in down:
             if step != FIRST_NEWTON or phase not in (RISK, SITE):
                 raise BadData(f"the agreed model has no test of its columns in step {step + 1}.")
-            tested = [sum_leverages(placed.x, down[WHITENING].numpy())]
+            tested = [sum_leverages(placed.x, down[WHITENING].numpy(), self.min_count)]
         if self.by_site:
             return exact.encode(np.concatenate([self._own(rows, placed, down, phase), *tested]))
         beta = down["beta"].numpy()
