@@ -143,6 +143,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "tacit.parties.ledger",
             "tacit.parties.secret",
             "tacit.accounting",
+            "tacit.data.cells",  # how a cell of a file is read
             "tacit.files",
             "tacit.people",
             "tacit.private",
@@ -163,6 +164,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "tacit.numbers",
             "tacit.parties.ledger",
             "tacit.parties.secret",
+            "tacit.protocols.departures",  # what a program says of parties that leave
             "tacit.protocols.sum_steps",
             "tacit.report",
             "tacit.results",

@@ -24,8 +24,7 @@ import torch
 
 from ..crypto import exact
 from ..errors import BadData, ProtocolError
-from ..protocols.departures import BEGIN_AGAIN
-from ..protocols.sum_steps import Down
+from ..protocols.sum_steps import BEGIN_AGAIN, Down
 from . import design, rare_rows, risk_sets
 from .concentration import sum_leverages
 from .disclosure import LEAST, check_concentration, check_saturated, count_values

@@ -22,8 +22,7 @@ import torch
 
 from ..crypto import exact
 from ..errors import BadData, ProtocolError
-from ..protocols.departures import BEGIN_AGAIN
-from ..protocols.sum_steps import Down
+from ..protocols.sum_steps import BEGIN_AGAIN, Down
 from . import design, families, rare_rows
 from .ascent import Ascent
 from .concentration import sum_leverages
