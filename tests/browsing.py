@@ -19,7 +19,12 @@ QUIET = [
     "--disable-sync",
     "--no-first-run",
 ]
-SIZES = {"desk": {"width": 1280, "height": 900}, "phone": {"width": 375, "height": 700}}
+SIZES = {
+    "desk": {"width": 1280, "height": 900},
+    "laptop": {"width": 1200, "height": 800},
+    "wide": {"width": 1680, "height": 1000},
+    "phone": {"width": 375, "height": 700},
+}
 
 
 @pytest.fixture(scope="session")

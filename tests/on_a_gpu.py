@@ -209,7 +209,7 @@ def checked_tensors(device: str) -> None:
 
 
 def generator(
-    name: str, device: str, rows: int = 3000, draws: int = 2000, epochs: int = 20, **options: int
+    name: str, device: str, rows: int = 3000, draws: int = 2000, epochs: int = 10, **options: int
 ) -> None:
     """Fit a neural generator on the GPU and sample it, from arrays, because pandas may be missing.
 

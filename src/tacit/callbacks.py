@@ -10,7 +10,9 @@ then returns its `Result` as usual. Any other exception ends the run as well, an
 
 from __future__ import annotations
 
+import html
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -165,6 +167,39 @@ class Evaluate(Callback):
 def _numbers(record: Record) -> dict[str, float]:
     """Return the finite numbers of a record, as trackers take them."""
     return {k: float(v) for k, v in record.items() if k not in ("round", "kind") and is_finite(v)}
+
+
+class Progress(Callback):
+    """Show how far a run is: a bar with its metrics in a notebook, lines on stderr elsewhere."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self._display: Any = None
+        self._html: Any = None
+
+    def on_start(self, run: Mapping[str, Any]) -> None:
+        rounds = run.get("train", {}).get("rounds")
+        self.rounds = rounds if isinstance(rounds, int) else 0
+        self._display = None
+        # a notebook has them loaded; nobody else needs them installed
+        ipython, display = (sys.modules.get(name) for name in ("IPython", "IPython.display"))
+        if ipython is not None and display is not None and ipython.get_ipython() is not None:
+            self._html = display.HTML
+            self._display = display.display(self._html(self._bar(0, "")), display_id=True)
+
+    def on_round_end(self, record: Record, model: nn.Module) -> bool | None:
+        done = int(record["round"])
+        names = ("accuracy", "auc", "r2", "loss", "epsilon")
+        text = "  ".join(f"{k} {record[k]:.4g}" for k in names if is_finite(record.get(k)))
+        if self._display is not None:
+            self._display.update(self._html(self._bar(done, text)))
+        else:
+            print(f"round {done}/{self.rounds or '?'}  {text}", file=sys.stderr, flush=True)
+        return None
+
+    def _bar(self, done: int, text: str) -> str:
+        bar = f'<progress value="{done}" max="{max(1, self.rounds)}" style="width:60%"></progress>'
+        return f"{bar} round {done} of {self.rounds or '?'} <code>{html.escape(text)}</code>"
 
 
 class TensorBoard(Callback):

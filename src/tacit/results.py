@@ -94,7 +94,11 @@ class JobResult:
         frame, table = self.value, ""
         if isinstance(frame, pandas.DataFrame):
             table = (frame if self.shows_index else frame.reset_index(drop=True))._repr_html_()  # type: ignore[operator]
-        return f"{table}<pre>{html.escape(self._text())}</pre>"
+        elif isinstance(frame, list) and frame and all(isinstance(row, Mapping) for row in frame):
+            table = pandas.DataFrame(frame)._repr_html_()  # type: ignore[operator]
+        seen = self.ledger._repr_html_()
+        ledger = f"<details><summary>Who saw what, and what was spent</summary>{seen}</details>"
+        return f"{table}<pre>{html.escape(self._text())}</pre>{ledger}"
 
     def __str__(self) -> str:
         return self._text()

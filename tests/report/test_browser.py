@@ -37,6 +37,22 @@ def test_every_chart_is_seen_and_the_page_never_scrolls_sideways(
     assert abs(bright[0] - bright[1]) > 300
 
 
+@pytest.mark.parametrize("size", ["laptop", "wide"])
+def test_no_table_is_cut_and_two_charts_fill_the_width(
+    opened: Any, report: Path, size: str, tmp_path: Path
+) -> None:
+    page = opened(report, size)
+    cut = "all => all.filter(e => !e.closest('details') && e.scrollWidth > e.clientWidth + 1).length"
+    assert page.eval_on_selector_all("main .scroll", cut) == 0
+    main = page.locator("main").bounding_box()["width"]
+    charts = [svg.bounding_box()["width"] for svg in page.query_selector_all("#curves svg")[:2]]
+    assert sum(charts) > 0.85 * main
+    run = made.run(tmp_path / "r", parties=5)
+    page = opened(write(tmp_path / "r.html", *read(run)), size)
+    tops = [page.locator(f"#{id}").bounding_box() for id in ("bytes", "parties")]
+    assert (tops[0]["y"] == tops[1]["y"]) == (size == "wide")  # side by side where there is room
+
+
 def test_untrusted_names_run_nothing(opened: Any, tmp_path: Path) -> None:
     names = [
         "<script>document.title='owned'</script>",

@@ -70,7 +70,7 @@ CASES = {
         F.Binomial(F.links.Probit()),
         {"link": "probit"},
     ),
-    "star98, weighted shares": (star98, "share ~ LOWINC + PERASIAN + PTRATIO + I(AVSALK ** 2)", F.Binomial(), {"weights": "total", "min_count": 1}),
+    "star98, weighted shares": (star98, "share ~ LOWINC + PERASIAN + PTRATIO + I(AVSALK ** 2)", F.Binomial(), {"weights": "total"}),
     "scotland": (lambda: sm_data("scotland"), "YES ~ COUTAX + UNEMPF + MOR + GDP", F.Gamma(), {}),
     "scotland, log": (lambda: sm_data("scotland"), "YES ~ COUTAX + UNEMPF + MOR + GDP", F.Gamma(F.links.Log()), {"link": "log"}),
     "anes96": (lambda: sm_data("anes96"), "vote ~ age + educ + income + logpopul", F.Binomial(), {}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 # label counts in a summary: those of 20,000 tokens at each of 100 parties would fill a report
 MOST_COUNTS = 10**6
+MOST_SHOWN = 50  # parties in a notebook
 
 
 class Rows(NamedTuple):
@@ -209,6 +211,19 @@ class Federation:
             "test_rows": len(self.test.y),
             "held_rows": len(self.held.index),
         }
+
+    def _repr_html_(self) -> str:
+        """Show sizes and notes in a notebook, never rows; all text is escaped."""
+        shown = list(zip(self.parties, self.sizes.tolist()))[:MOST_SHOWN]
+        rows = "".join(f"<tr><td>{html.escape(str(p))}</td><td>{n:,}</td></tr>" for p, n in shown)
+        more = len(self) - len(shown)
+        rest = f"<p>{more:,} more parties</p>" if more else ""
+        notes = "".join(f"<p>note: {html.escape(str(n))}</p>" for n in self.notes)
+        head = "<thead><tr><th>party</th><th>rows</th></tr></thead>"
+        return (
+            f"<p>{html.escape(repr(self).strip('<>'))}</p>"
+            f"<table>{head}<tbody>{rows}</tbody></table>{rest}{notes}"
+        )
 
     def _shift(self) -> list[float] | None:
         """Return |mean − pooled mean| / pooled standard deviation of each party.

@@ -6,8 +6,9 @@ A line is added when a message arrives, read or not: a party may keep any bytes 
 from __future__ import annotations
 
 import dataclasses
+import html
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -211,6 +212,27 @@ class Ledger:
             for s in self.spent
         ]
         return "\n".join(lines) or "nobody saw anything, and no privacy was spent."
+
+    def _repr_html_(self) -> str:
+        """Show the ledger in a notebook as two tables; all text is escaped."""
+        parts = [f"<p><strong>{html.escape(stamp)}</strong></p>" for stamp in self.stamps]
+        merged = _group_lines(_group_lines(self.seen, "sender"), "party")
+        seen = [(m.party, m.sender, m.kind, m.reveals, m.how, str(m.count), size(m.bytes)) for m in merged]
+        spent = [
+            (s.mechanism, f"{s.epsilon:.4g}", f"{s.delta:.4g}", s.unit, s.adversary, s.sampling, s.note)
+            for s in self.spent
+        ]
+        heads = ("seen by", "from", "message", "what it reveals", "protocol", "count", "bytes")
+        parts.append(_html_table(heads, seen) if seen else "<p>Nobody saw anything.</p>")
+        heads = ("mechanism", "ε", "δ", "protects", "against", "sampling assumed", "note")
+        parts.append(_html_table(heads, spent) if spent else "<p>No privacy was spent.</p>")
+        return "".join(parts)
+
+
+def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{html.escape(h)}</th>" for h in header)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _group_lines(lines: list[Seen], field: str) -> list[Seen]:

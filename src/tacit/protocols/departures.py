@@ -23,23 +23,15 @@ step could be the first one again, over everyone but another party.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from ..errors import ProtocolError, QueryRefused
-from .sum_steps import AsksOnce, Down, SumProgram, implements
+from .sum_steps import BEGIN_AGAIN, AboutOneSet, AsksOnce, Down, SumProgram, implements
 
 BEGAN = "the step at which the program began again"
-BEGIN_AGAIN, END = "begin again", "end"
-
-
-@runtime_checkable
-class AboutOneSet(Protocol):
-    """A program all of whose sums must be over the same parties."""
-
-    if_left: ClassVar[str]  # BEGIN_AGAIN, or END: its answers are paid for once
 
 
 def begins_again(program: SumProgram[Any, Any]) -> bool:

@@ -51,11 +51,11 @@ from ..parties.message import Message
 from . import secagg, sum_of_all
 from .checked_sums import OPENED, TAGS, Checker, Checks
 from .consent import Commitment, OneSum
-from .departures import BEGAN, AboutOneSet, Beginnings, Questions, mark, read_first
+from .departures import BEGAN, Beginnings, Questions, mark, read_first
 from .joining import shown
 from .rounds import run_sum
 from .step_vectors import StepVectors, shorten
-from .sum_steps import AsksOnce, Chained, Packed, R, T, count_words, implements
+from .sum_steps import AboutOneSet, AsksOnce, Chained, Packed, R, T, count_words, implements
 from .sum_steps import Down as Down
 from .sum_steps import SumProgram as SumProgram
 from .sum_steps import ideal as ideal

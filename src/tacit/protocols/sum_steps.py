@@ -18,6 +18,8 @@ R = TypeVar("R", covariant=True)  # what the coordinator returns
 
 Down = Mapping[str, Tensor]
 
+BEGIN_AGAIN, END = "begin again", "end"  # what a program does if parties leave (departures.py)
+
 
 class SumProgram(Protocol[T, R]):
     """A job whose every step is one sum over all parties."""
@@ -72,6 +74,13 @@ class AsksOnce(Protocol):
 
     def once(self, down: Down) -> str | None:
         """Return the name of such a question, or None if steps may ask it again with other vectors."""
+
+
+@runtime_checkable
+class AboutOneSet(Protocol):
+    """A program all of whose sums must be over the same parties."""
+
+    if_left: ClassVar[str]  # BEGIN_AGAIN, or END: its answers are paid for once
 
 
 @runtime_checkable

@@ -22,8 +22,7 @@ import torch
 
 from ..crypto import exact
 from ..errors import ProtocolError
-from ..protocols.departures import BEGIN_AGAIN
-from ..protocols.sum_steps import Down
+from ..protocols.sum_steps import BEGIN_AGAIN, Down
 from . import ordered
 from .columns import codes, level_sets, matrix
 from .recall import recall

@@ -24,8 +24,7 @@ import torch
 
 from ..crypto import exact
 from ..errors import BadData, ProtocolError
-from ..protocols.departures import BEGIN_AGAIN
-from ..protocols.sum_steps import Down
+from ..protocols.sum_steps import BEGIN_AGAIN, Down
 from . import design, rare_rows, risk_sets
 from .concentration import sum_leverages
 from .disclosure import LEAST, check_concentration, check_saturated, count_values
@@ -137,7 +136,7 @@ class CoxProgram:
             return counts + exact.LIMBS * (2 * p + triangle + 2 * (p + 1) + more)
         if phase == GRAM:
             return exact.LIMBS * triangle
-        more = triangle if WHITENING in down else 0
+        more = 2 * triangle if WHITENING in down else 0
         if phase == SITE:
             return exact.LIMBS * (1 + p + triangle + rare_rows.POWERS * p + more)
         if phase == TEST and self.by_site:
@@ -181,7 +180,7 @@ class CoxProgram:
         if WHITENING in down:
             if step != FIRST_NEWTON or phase not in (RISK, SITE):
                 raise BadData(f"the agreed model has no test of its columns in step {step + 1}.")
-            tested = [sum_leverages(placed.x, down[WHITENING].numpy())]
+            tested = [sum_leverages(placed.x, down[WHITENING].numpy(), self.min_count)]
         if self.by_site:
             return exact.encode(np.concatenate([self._own(rows, placed, down, phase), *tested]))
         beta = down["beta"].numpy()

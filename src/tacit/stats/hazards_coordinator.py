@@ -122,7 +122,7 @@ def coordinate(program: CoxProgram) -> Generator[Down, np.ndarray, CoxEstimate]:
     def check(total: np.ndarray) -> np.ndarray:
         leverages = None
         if whitening:
-            total, leverages = np.split(total, [-triangle])
+            total, leverages = np.split(total, [-2 * triangle])
         rest, powers = np.split(total, [-rare_rows.POWERS * p])
         rare_rows.check_columns(OWNER, names, powers, rows, program.min_count)
         if leverages is not None:

@@ -20,8 +20,7 @@ import torch
 
 from ..errors import BadData, ProtocolError
 from ..parameters import bad
-from ..protocols.departures import BEGIN_AGAIN
-from ..protocols.sum_steps import Down
+from ..protocols.sum_steps import BEGIN_AGAIN, Down
 from . import design
 from .columns import level_sets
 from .recall import recall

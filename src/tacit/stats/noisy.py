@@ -27,8 +27,7 @@ from ..accounting import discrete, distributed_multiplier
 from ..accounting.compose import Release
 from ..parameters import bad
 from ..parties.ledger import Spend
-from ..protocols.departures import END
-from ..protocols.sum_steps import Down
+from ..protocols.sum_steps import END, Down
 from .counts import count_cells
 from .declared import level_codes, to_numbers
 from .description import ALL, ColumnMoments, Descriptions

@@ -18,8 +18,7 @@ import pandas as pd
 
 from ..accounting.compose import Release
 from ..parties.ledger import Spend
-from ..protocols.departures import END
-from ..protocols.sum_steps import Down
+from ..protocols.sum_steps import END, Down
 from . import noise_share
 from .counts import FrequentProgram
 from .declared import to_texts

@@ -25,8 +25,7 @@ import torch
 from ..accounting.compose import Release
 from ..errors import BadData
 from ..parties.ledger import Spend
-from ..protocols.departures import END
-from ..protocols.sum_steps import Down
+from ..protocols.sum_steps import END, Down
 from . import design, noise_share
 from .bounded_design import BoundedDesign, check_coefficients, declared_rows
 from .families import Family, make_family

@@ -26,8 +26,7 @@ from ..accounting.compose import Release
 from ..crypto import exact
 from ..errors import BadData
 from ..parties.ledger import Spend
-from ..protocols.departures import END
-from ..protocols.sum_steps import Down, ideal
+from ..protocols.sum_steps import END, Down, ideal
 from . import design, noise_share, noisy_score
 from .bounded_design import BoundedDesign, check_coefficients, declared_rows
 from .families import make_family

@@ -22,8 +22,7 @@ import torch
 
 from ..crypto import exact
 from ..errors import BadData, ProtocolError
-from ..protocols.departures import BEGIN_AGAIN
-from ..protocols.sum_steps import Down
+from ..protocols.sum_steps import BEGIN_AGAIN, Down
 from . import design, families, rare_rows
 from .ascent import Ascent
 from .concentration import sum_leverages
@@ -178,7 +177,7 @@ class GlmProgram:
         elif phase == NEWTON:
             numbers = self._sizes.count(p) + self._sizes.count(1) + rare_rows.POWERS * p
             numbers += (count_third(p) + triangle) if self.firth else 0
-            numbers += triangle if WHITENING in down else 0
+            numbers += 2 * triangle if WHITENING in down else 0
         else:
             numbers = 2 + triangle
         return exact.LIMBS * numbers
@@ -220,7 +219,11 @@ class GlmProgram:
             if WHITENING in down:
                 if step != FIRST_NEWTON or not self._tests_span:
                     raise BadData(f"the agreed model has no test of its columns in step {step + 1}.")
-                parts.append(sum_leverages(x, down[WHITENING].numpy(), rows.variance_weights, rows.frequency))
+                parts.append(
+                    sum_leverages(
+                        x, down[WHITENING].numpy(), self.min_count, rows.variance_weights, rows.frequency
+                    )
+                )
             return exact.encode(np.concatenate(parts))
         if phase != FINISH or not self._has_finish:
             raise BadData(f"the coordinator asked for phase {phase}, which is not part of the agreed model.")

@@ -76,7 +76,7 @@ def coordinate(program: GlmProgram) -> Sums:
             down[WHITENING] = _tensor(tested)
         total = exact.decode((yield down))
         if tested is not None:
-            total, leverages = np.split(total, [-triangle])
+            total, leverages = np.split(total, [-2 * triangle])
         total, powers = np.split(total, [-rare_rows.POWERS * p])
         rare_rows.check_columns(OWNER, names, powers, counts.rows, program.min_count)
         if tested is not None:

@@ -15,8 +15,7 @@ import pandas as pd
 
 from ..crypto import exact
 from ..errors import BadData
-from ..protocols.departures import BEGIN_AGAIN
-from ..protocols.sum_steps import Down
+from ..protocols.sum_steps import BEGIN_AGAIN, Down
 from . import curves, design
 from .columns import level_sets
 from .lifetimes import read_events, read_times

@@ -20,8 +20,7 @@ import pandas as pd
 import torch
 
 from ..errors import ProtocolError
-from ..protocols.departures import BEGIN_AGAIN
-from ..protocols.sum_steps import Down, SumProgram
+from ..protocols.sum_steps import BEGIN_AGAIN, Down, SumProgram
 from . import design
 from .clustered import FINAL, GeeProgram, MixedProgram
 from .disclosure import LEAST

@@ -56,7 +56,9 @@ def test_updates_of_single_rows_are_rebuilt_and_the_release_is_refused():
     assert found.exceeded[0].attack == "reading of rows from the first layer"
     assert found.exceeded[0].value == 1.0
     assert "Secure aggregation" in found.headline()
-    assert audit.release(tacit.train(fed, **OPTIONS), budget=1.0, limits={"rebuilt": None}).passed
+    # membership, too: how many shadow models the budget suffices for depends on the machine
+    none = {"rebuilt": None, "membership": None, "members": None}
+    assert audit.release(tacit.train(fed, **OPTIONS), budget=1.0, limits=none).passed
 
 
 def test_an_overfitted_model_is_refused_and_its_limit_can_be_raised():

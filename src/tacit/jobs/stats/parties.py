@@ -20,9 +20,10 @@ from ...errors import ProtocolError
 from ...parties.ledger import Ledger
 from ...parties.party import Identity, Party
 from ...protocols import sum_program
-from ...protocols.departures import AboutOneSet, begins_again
+from ...protocols.departures import begins_again
 from ...protocols.joining import WITHHELD, Admission, Ready, Work, attend
 from ...protocols.sum_program import Answers, KeptAnswers
+from ...protocols.sum_steps import AboutOneSet
 from ...protocols.together import together
 from ...stats.tables import from_plain
 from ..threads import one_blas_thread
