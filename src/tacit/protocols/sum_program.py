@@ -243,12 +243,14 @@ async def client(
     server: str = "server",
     answers: Answers | None = None,
     identity: Identity | None = None,
+    allow: Callable[[int], None] = lambda step: None,
     answered: Callable[[int], None] = lambda step: None,
 ) -> dict[str, Tensor]:
     """Answer the coordinator's steps until the end; return the vectors it shared.
 
-    `answered` is called after each answer. A step that the program, or what was answered before, does not
-    allow is refused: the coordinator gets a fixed sentence and the error is raised here.
+    `allow` is called before each answer and may raise; `answered` is called after it. A step that the
+    program, or what was answered before, does not allow is refused: the coordinator gets a fixed sentence and
+    the error is raised here.
     """
     answers = answers if answers is not None else KeptAnswers()
     session, last = sum_of_all.Session(), StepVectors()
@@ -271,6 +273,7 @@ async def client(
             message = None
             continue
         try:
+            allow(step)
             if message.kept:
                 whole = last.restore(message.vectors, message.kept)
                 message = SumStep(step, message.session, message.keys, whole)
