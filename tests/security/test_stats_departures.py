@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
 from tacit.crypto import exact
-from tacit.errors import PartyFailed, ProtocolError
+from tacit.errors import PartyFailed, ProtocolError, SumAborted
 from tacit.jobs.stats.answers import AnswerFile
-from tacit.protocols import sum_program
+from tacit.protocols import secagg, sum_program
 from tacit.protocols.departures import BEGAN, read_first
 from tacit.protocols.sum_program import KeptAnswers, SumRules, SumStep
+from tacit.protocols.summing import AdvertisedKeys, RoundOver
 from tacit.runtimes.inprocess import InProcess
 from tacit.stats.disclosure import LEAST
 from tacit.stats.private_regression import PrivateGlmProgram
@@ -120,3 +123,60 @@ def test_known_limit_sums_before_and_after_a_departure_show_the_sums_of_the_part
     weight, _, events = (starts[0] - starts[1])[:3]
     assert (weight, events) == (len(TABLES["north"]), TABLES["north"]["sick"].sum()) > (LEAST, LEAST)
     assert any("who subtracts those after step 4 has sums of its rows alone" in s for s in ledger.stamps)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """How many rows all have, asked again and again."""
+
+    max_steps: int = 4
+    bound: int = 1000
+
+    def length(self, step, down):
+        return 1
+
+    def local(self, step, table, down):
+        return np.array([len(table)])
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_a_party_that_is_left_out_of_a_step_is_in_no_later_one(where, tmp_path):
+    """Otherwise each step could be over everyone but another party, and show this party's part of it."""
+    rules, opened = SumRules("contract", NAMES, threshold=0.51), []
+
+    def party(name):
+        answers = KeptAnswers() if where == "memory" else AnswerFile(tmp_path, name, "c")
+
+        async def program(me):
+            await sum_program.client(me, Rows(), TABLES[name], rules, answers=answers)
+
+        return program
+
+    async def ask_step(me, step, names):
+        session = bytes([step] * 8)
+        message = SumStep(step, session, session, {})
+        terms = rules.terms(1, Rows.bound, sum_program.digest_of_step(step, {}))
+        others = [n for n in NAMES if n not in names]
+        if others:  # it computes and keeps an answer, and is told that the sum is over
+            late = SumStep(step, bytes(8), bytes(8), {})
+            await me.send(others, late)
+            with me.scope(sum_program._tag(late)) as scope:
+                for name in others:
+                    await scope.recv(name, AdvertisedKeys)
+                await scope.send(others, RoundOver(True, "left out"))
+        with me.scope(sum_program._tag(message)) as scope:
+            await me.send(names, message)
+            return int((await secagg.server(scope, names, terms, 2.0, 2.0)).total[0])
+
+    async def server(me):
+        opened.append(await ask_step(me, 0, list(NAMES)))
+        opened.append(await ask_step(me, 1, ["north", "south", "west"]))
+        try:
+            opened.append(await ask_step(me, 2, ["east", "south", "west"]))
+        except SumAborted as error:
+            opened.append(str(error))
+        await me.send(list(NAMES), sum_program.SumsOver({}, ""))
+
+    InProcess().run_sync({**{n: party(n) for n in NAMES}, "server": server})
+    assert opened[0] - opened[1] == len(TABLES["east"])  # the known limit: one party may leave
+    assert isinstance(opened[2], str), "sums without east and without north were opened"

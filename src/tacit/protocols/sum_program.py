@@ -30,7 +30,8 @@ a party that was killed may restart and the step may be tried again.
 With a lower threshold the program goes on, or begins again (departures.py), without parties that left. Then
 two sums over different parties could be subtracted, so a party is in at most one opened sum of a step
 (consent.py), and a step in which too few remain after shares were revealed is lost. Sums of different steps
-may still be over different parties: parties agree to this mode in the contract.
+may still be over different parties: parties agree to this mode in the contract. Who was not in the sum of a
+step is in no later one: parties reveal no shares for that, so there are as many sets of parties as may leave.
 """
 
 from __future__ import annotations
@@ -219,7 +220,8 @@ class KeptAnswers:
         return once in self.asked
 
     def commit(self, step: int) -> Commitment:
-        return self.sums.setdefault(step, OneSum())
+        before = self.sums.get(step - 1)
+        return self.sums.setdefault(step, OneSum(None if before is None else before.alive))
 
     def find_key(self) -> bytes | None:
         return self.key

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ class AnswerFile(RecordFile):
         self.sent: dict[int, tuple[str, str]] = {}  # step: digest of the request, digest of the vector
         self.uploads: dict[int, str] = {}
         self.reveals: set[int] = set()
+        self.alive: dict[int, frozenset[str]] = {}  # step: who was in its opened sum
         self.asked: set[str] = set()  # questions that are answered once (sum_steps.AsksOnce)
         self.begun: list[int] = []  # steps at which the program began again (threshold below 1)
         self.key: bytes | None = None  # of the tags by which sums are checked (checked_sums.py)
@@ -62,6 +63,8 @@ class AnswerFile(RecordFile):
                 self.uploads[entry["step"]] = entry["among"]
             case "reveal":
                 self.reveals.add(entry["step"])
+                if entry.get("alive"):
+                    self.alive[entry["step"]] = frozenset(entry["alive"])
             case "key":
                 self.key = bytes.fromhex(entry["key"])
             case "opened":
@@ -165,5 +168,11 @@ class RecordedStep:
             )
         return uploads[self.step] == among
 
-    def reveal(self) -> bool:
-        return self.file.write(lambda: self.step not in self.file.reveals, what="reveal", step=self.step)
+    def reveal(self, alive: Collection[str] = ()) -> bool:
+        """Record it; False also for a sum with a party that was not in that of the step before."""
+        before = self.file.alive.get(self.step - 1)
+        if before is not None and not set(alive) <= before:
+            return False
+        return self.file.write(
+            lambda: self.step not in self.file.reveals, what="reveal", step=self.step, alive=sorted(alive)
+        )
