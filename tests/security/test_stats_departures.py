@@ -8,8 +8,9 @@ import torch
 
 from tacit.crypto import exact
 from tacit.errors import PartyFailed, ProtocolError
+from tacit.jobs.stats.answers import AnswerFile
 from tacit.protocols import sum_program
-from tacit.protocols.departures import BEGAN
+from tacit.protocols.departures import BEGAN, read_first
 from tacit.protocols.sum_program import KeptAnswers, SumRules, SumStep
 from tacit.runtimes.inprocess import InProcess
 from tacit.stats.disclosure import LEAST
@@ -58,8 +59,41 @@ def test_a_program_begins_again_only_as_often_as_parties_may_leave(program, thre
 
 def test_no_party_answers_more_steps_than_those_that_may_leave_make():
     assert f"has {GLM.max_steps} steps" in ask(GLM, GLM.max_steps, {})
-    last = 2 * GLM.max_steps
-    assert f"has {GLM.max_steps} steps" in ask(GLM, last, {BEGAN: torch.tensor(GLM.max_steps)})
+    last, answers = 2 * GLM.max_steps, KeptAnswers()
+    answers.begin(GLM.max_steps)
+    text = ask(GLM, last, {BEGAN: torch.tensor(GLM.max_steps)}, answers=answers)
+    assert f"has {GLM.max_steps} steps" in text
+
+
+def test_not_every_step_can_be_the_first_one_again(tmp_path):
+    """Each over everyone but another party: differences of their sums would show each party's own."""
+    kinds = {
+        "memory": (KeptAnswers, lambda answers: answers),
+        "disk": (lambda: AnswerFile(tmp_path, "east", "c"), lambda _: AnswerFile(tmp_path, "east", "c")),
+    }
+    for make, restart in kinds.values():
+        answers = make()
+        answers.keep(0, b"", np.zeros(1, np.int64))
+        answers.keep(1, b"", np.zeros(1, np.int64))
+        answers.begin(1)  # one of four may leave: this was it
+        for first in (2, 0):  # begun once more, or gone on with the program as it was before
+            answers = restart(answers)
+            down = {BEGAN: torch.tensor(first)} if first else {}
+            text = ask(GLM, 2, down, answers=answers)
+            assert f"began at step {first + 1}; it began at 1, 2, and begins again at most 1 times" in text
+            assert list(answers.begun) == [1]
+            assert answers.find(2) is None
+
+
+def test_a_beginning_is_kept_before_its_first_step_is_answered():
+    answers = KeptAnswers()
+    answers.keep(0, b"", np.zeros(1, np.int64))
+    rules = SumRules("contract", NAMES, threshold=0.51)
+    first, _ = read_first(GLM, rules.may_leave, 1, {BEGAN: torch.tensor(1)}, answers)
+    assert first == 1
+    assert answers.begun == [1]
+    assert read_first(GLM, rules.may_leave, 1, {BEGAN: torch.tensor(1)}, answers)[0] == 1  # asked again
+    assert read_first(GLM, rules.may_leave, 0, {}, answers)[0] == 0  # a step before it, asked again
 
 
 def test_a_question_that_is_asked_once_is_not_asked_again_by_beginning_again():
@@ -67,6 +101,7 @@ def test_a_question_that_is_asked_once_is_not_asked_again_by_beginning_again():
     program, answers = GlmProgram("sick ~ age", robust="site"), KeptAnswers()
     for step in range(3):
         answers.keep(step, b"", np.zeros(1, np.int64), "finish" if step == 2 else None)
+    answers.begin(2)
     down = {"phase": torch.tensor(FINISH), BEGAN: torch.tensor(2)}
     assert "for what it has answered (finish)" in ask(program, 3, down, answers=answers)
 

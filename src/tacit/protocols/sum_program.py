@@ -51,7 +51,7 @@ from ..parties.message import Message
 from . import secagg, sum_of_all
 from .checked_sums import OPENED, TAGS, Checker, Checks
 from .consent import Commitment, OneSum
-from .departures import BEGAN, Questions, mark, read_first
+from .departures import BEGAN, Beginnings, Questions, mark, read_first
 from .joining import shown
 from .rounds import run_sum
 from .step_vectors import StepVectors, shorten
@@ -157,7 +157,7 @@ def digest_of_step(step: int, vectors: Down) -> bytes:
 # a party ----------------------------------------------------------------------------------------------------
 
 
-class Answers(Protocol):
+class Answers(Beginnings, Protocol):
     """What a party has answered under one contract."""
 
     def find(self, step: int) -> tuple[bytes, np.ndarray] | None:
@@ -184,8 +184,12 @@ class KeptAnswers:
         self._bytes, self._oldest = 0, 0  # of the vectors that are kept
         self.sums: dict[int, OneSum] = {}
         self.asked: set[str] = set()
+        self.begun: list[int] = []
         self.opened: dict[int, np.ndarray] = {}
         self.key: bytes | None = None
+
+    def begin(self, first: int) -> None:
+        self.begun.append(first)
 
     def find(self, step: int) -> tuple[bytes, np.ndarray] | None:
         entry = self.answers.get(step)
@@ -239,12 +243,14 @@ async def client(
     server: str = "server",
     answers: Answers | None = None,
     identity: Identity | None = None,
+    allow: Callable[[int], None] = lambda step: None,
     answered: Callable[[int], None] = lambda step: None,
 ) -> dict[str, Tensor]:
     """Answer the coordinator's steps until the end; return the vectors it shared.
 
-    `answered` is called after each answer. A step that the program, or what was answered before, does not
-    allow is refused: the coordinator gets a fixed sentence and the error is raised here.
+    `allow` is called before each answer and may raise; `answered` is called after it. A step that the
+    program, or what was answered before, does not allow is refused: the coordinator gets a fixed sentence and
+    the error is raised here.
     """
     answers = answers if answers is not None else KeptAnswers()
     session, last = sum_of_all.Session(), StepVectors()
@@ -267,11 +273,12 @@ async def client(
             message = None
             continue
         try:
+            allow(step)
             if message.kept:
                 whole = last.restore(message.vectors, message.kept)
                 message = SumStep(step, message.session, message.keys, whole)
             last.vectors = message.vectors
-            first, down = read_first(program, rules.may_leave, step, message.vectors)
+            first, down = read_first(program, rules.may_leave, step, message.vectors, answers)
             sent, vector = _answer(me.name, program, table, answers, message, checker, last, first)
             packed = checker is None and count_words(program, step - first, down) is not None
             terms = rules.terms(len(vector), program.bound, sent, packed)

@@ -3,6 +3,7 @@
     STATE/sums-HASH.jsonl           {"what": "table", "digest": "…"}       the rows it is about
                                     {"what": "charged"}                    the account paid for the query
                                     {"what": "answer", "step": 3, "sent": "…", "file": "…"}
+                                    {"what": "begun", "step": 3}           began again there (departures.py)
                                     {"what": "upload"|"reveal", "step": 3, "among": "…"}   (threshold < 1)
                                     {"what": "key", "key": "…"}            checks opened sums
                                     {"what": "opened", "step": 3, "vector": "…"}
@@ -41,6 +42,7 @@ class AnswerFile(RecordFile):
         self.uploads: dict[int, str] = {}
         self.reveals: set[int] = set()
         self.asked: set[str] = set()  # questions that are answered once (sum_steps.AsksOnce)
+        self.begun: list[int] = []  # steps at which the program began again (threshold below 1)
         self.key: bytes | None = None  # of the tags by which sums are checked (checked_sums.py)
         self.opened: dict[int, str] = {}  # step: digest of the opened sum
 
@@ -54,6 +56,8 @@ class AnswerFile(RecordFile):
                 self.sent[entry["step"]] = entry["sent"], entry["vector"]
                 if entry.get("once") is not None:
                     self.asked.add(entry["once"])
+            case "begun":
+                self.begun.append(entry["step"])
             case "upload":
                 self.uploads[entry["step"]] = entry["among"]
             case "reveal":
@@ -113,6 +117,12 @@ class AnswerFile(RecordFile):
         ):  # fmt: skip
             raise ProtocolError(
                 f"another process of {self.party!r} has answered step {step + 1}. Run one process per party."
+            )
+
+    def begin(self, first: int) -> None:
+        if not self.write(lambda: first > max(self.begun, default=0), what="begun", step=first):
+            raise ProtocolError(
+                f"another process of {self.party!r} has begun again. Run one process per party."
             )
 
     def has_asked(self, once: str) -> bool:
