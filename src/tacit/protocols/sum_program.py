@@ -335,7 +335,9 @@ def _answer(
     `first` is the step at which the program began.
     """
     step, sent_down, own = message.step, message.vectors, message.step - first
-    down = {k: v for k, v in sent_down.items() if k not in (OPENED, BEGAN)}
+    down = sent_down  # most often the same object, which a program then reads once
+    if OPENED in down or BEGAN in down:
+        down = {k: v for k, v in sent_down.items() if k not in (OPENED, BEGAN)}
     if not 0 <= own < program.max_steps:
         raise ProtocolError(
             f"the coordinator asks {name!r} for step {step + 1}; the agreed program has {program.max_steps} "
