@@ -27,7 +27,7 @@ def trained(tmp_path_factory) -> tacit.Result:
             "ill": rng.choice(["yes", "no"], 300),
         }
     )
-    fed = data.from_frame(frame, "ill", categories=["stage", "smoker"]).split(3)
+    fed = data.from_frame(frame, "ill", categories=["stage", "smoker", "note"]).split(3)
     return tacit.train(fed, model="logistic", rounds=2, out=tmp_path_factory.mktemp("cli") / "run")
 
 

@@ -48,6 +48,8 @@ def test_epsilon_is_stated_as_odds(run: Path) -> None:
     share = math.exp(spent["epsilon"]) / (1 + math.exp(spent["epsilon"]))
     page = render_dpo(read_assessment(run))
     assert f"at most {math.ceil(share * 1000) / 10:.1f}% sure" in page
+    assert "the data of one client was used" in page
+    assert "Guarantees about the same rows add up" in page
 
 
 def test_updates_in_the_clear_are_called_out(tmp_path: Path) -> None:

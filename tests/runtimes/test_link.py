@@ -127,6 +127,27 @@ def test_the_hub_may_start_last() -> None:
     assert asyncio.run(play()) == [0, 1, 2]
 
 
+def test_a_party_that_is_ended_does_not_wait_for_one_that_never_came() -> None:
+    """Ctrl-C once waited for the first contact with every receiver, five minutes by default."""
+
+    async def play() -> None:
+        async with Net.of("a", "b") as net:
+            sent = asyncio.Event()
+
+            async def program(me: Any) -> None:
+                await me.send("b", NetBall(1))
+                sent.set()
+                await asyncio.Event().wait()
+
+            task = asyncio.create_task(net.party("a", program, linger=0.1))
+            await sent.wait()
+            task.cancel()
+            await asyncio.wait([task], timeout=DEADLINE / 3)  # the first contact is awaited for DEADLINE
+            assert task.cancelled()
+
+    asyncio.run(play())
+
+
 def test_a_link_communicates_with_members_only() -> None:
     async def play() -> None:
         async with Net.of("a", "b") as net, Link(net.kits["a"]) as link:

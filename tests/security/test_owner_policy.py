@@ -7,11 +7,12 @@ import json
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tacit.errors import BadParameter
+from tacit.errors import BadParameter, PartyFailed
 from tacit.jobs.owner import (
     JobRefused,
     Owner,
@@ -21,14 +22,23 @@ from tacit.jobs.owner import (
     digest_of,
     read_owner_policy,
 )
+from tacit.jobs.stats import deployed as stats
+from tacit.jobs.stats.queries import read_query
 from tacit.jobs.train import deployed
 from tacit.jobs.train import member as members
 from tacit.jobs.train.member import member
-from tacit.protocols import joining
+from tacit.parties.party import Party
+from tacit.protocols import joining, sum_program
+from tacit.protocols.sum_program import KeptAnswers, SumRules, SumStep
+from tacit.runtimes import kits
+from tacit.runtimes.inprocess import InProcess
+from tests.cli.shell import provision
 from tests.clinics import write_files
 from tests.runtimes.net import Net
 from tests.security.lying_server import GUARDED, JOB, LOCAL_NOISE, SIZES, Attacker
 from tests.security.test_server_contract import offered
+from tests.stats.test_departures import GLM
+from tests.stats.test_departures import TABLES as PATIENTS
 
 NOON = datetime(2026, 11, 18, 12, 0)  # a Wednesday
 TABLES = {"train": {"seed": 1, "rounds": 3}, "server": "s"}
@@ -269,3 +279,65 @@ def test_a_job_that_nobody_approved_gets_nothing_and_approving_a_does_not_approv
     states = {r["job"]: r["state"] for r in owner.requests()}
     assert states == {seen["a"]: "ended", seen["b"]: "waiting"}
     assert owner.log.verify().problems == ()
+
+
+def test_a_query_that_is_denied_while_it_runs_is_answered_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`tacit party deny`: also of a running job, nothing more is answered."""
+    monkeypatch.chdir(tmp_path)
+    provision("a", "b", "c")
+    kit, asked = kits.load(Path("kits/a")), list[str]()
+    Path("q.toml").write_text('[stats]\nnumbers = ["age"]\n')
+    (tmp_path / "kits" / "a" / "policy.toml").write_text("[jobs]\napproval = true\n")
+    digest = stats.agree(kit, read_query("describe", "q.toml"), "q.toml")[1].digest
+    Owner(tmp_path / "kits" / "a", "a").decide(digest, "approved")
+
+    async def party(*args: Any, allow: Any, **more: Any) -> dict[str, Any]:
+        allow(0)  # the owner approved
+        Owner(tmp_path / "kits" / "a", "a").decide(digest, "denied")
+        asked.append(digest)
+        allow(1)
+        raise AssertionError
+
+    monkeypatch.setattr(stats, "party", party)
+    monkeypatch.setattr(stats, "connect", lambda kit, client, *rest, **more: asyncio.run(client(None, None)))
+    with pytest.raises(JobRefused, match="denied the job"):
+        stats.take_part(kit, "describe", "q.toml", "a.csv")
+    assert asked == [digest]
+
+
+def test_a_sum_that_is_not_allowed_is_not_answered_and_the_server_gets_a_fixed_sentence() -> None:
+    answers, replies = KeptAnswers(), list[str]()
+    rules = SumRules("contract", ("east", "north", "south"))
+
+    def allow(step: int) -> None:
+        raise JobRefused("the owner denied it, for a reason of his own")
+
+    async def party(me: Party) -> None:
+        await sum_program.client(me, GLM, PATIENTS["east"], rules, answers=answers, allow=allow)
+
+    async def server(me: Party) -> None:
+        await me.send("east", SumStep(0, bytes(8), bytes(8), dict(next(GLM.coordinate()))))
+        replies.append((await me.recv("east", sum_program.SumRefused)).reason)
+
+    with pytest.raises(PartyFailed):
+        InProcess().run_sync({"east": party, "server": server})
+    assert replies == ["it has not agreed to this job"]
+    assert answers.find(0) is None
+
+
+def test_a_step_of_a_preparation_is_in_the_log_before_it_is_answered(owner: Owner) -> None:
+    work = object.__new__(members.ClientWork)
+    work.owner, work.contract = owner, SimpleNamespace(digest=REQUEST.digest)  # type: ignore[assignment]
+    owner.ask(REQUEST)
+    with pytest.raises(JobRefused, match="is not approved"):
+        work.allow_step(0, 3)
+    owner.decide(REQUEST.digest, "approved")
+    work.allow_step(0, 3)
+    owner.decide(REQUEST.digest, "denied")
+    with pytest.raises(JobRefused, match="denied the job"):
+        work.allow_step(1, 3)
+    found = [(e["kind"], e.get("what", e.get("reason", ""))[:26]) for e in owner.log.read()[2:]]
+    assert [kind for kind, _ in found] == ["refused", "approved", "answer", "denied", "refused"]
+    assert found[2][1] == "preparation, step 1 of 3"

@@ -25,7 +25,7 @@ from tacit.jobs.vertical.boost_deployed import check_policy
 from tacit.jobs.vertical.boost_parts import BoostPart, read_any
 from tacit.jobs.vertical.boost_predict import predict_here
 from tacit.mpc import histogram_terms as kinds
-from tacit.mpc.histograms import LabelSide
+from tacit.mpc.histograms import LabelSide, find_roots
 from tacit.mpc.leaf_scores import add_leaves, draw_mask, help_leaves, ideal
 from tacit.parties import decode
 from tacit.runtimes import InProcess
@@ -297,7 +297,7 @@ def test_a_party_that_lies_about_shapes_or_sums_is_refused(liar: str, change: An
         ),
         (
             "bank",
-            only(kinds.SumRequest, lambda m: kinds.SumRequest(m.vectors, [5] * len(m.news), m.news, [])),
+            only(kinds.SumRequest, lambda m: kinds.SumRequest(m.vectors, [-1, 5], [0, 0], [])),
             "'bank' sent nodes that do not belong to its sums",
         ),
         (
@@ -466,13 +466,31 @@ def spike(m: kinds.MaskedVectors) -> kinds.MaskedVectors:
             only(kinds.SumRequest, lambda m: kinds.SumRequest(m.vectors, [-1], [0], m.columns)),
             "a tree that begins with",
         ),
+        (
+            only(kinds.SumRequest, lambda m: kinds.SumRequest(m.vectors, [-1, -1], [0, 0], m.columns)),
+            "neither roots nor the two children of a node",
+        ),
     ],
-    ids=["bits", "fewer than none", "more than all", "a node as a root"],
+    ids=["bits", "fewer than none", "more than all", "a node as a root", "rows without a parent"],
 )
 def test_the_helper_refuses_gradients_and_nodes_that_no_agreed_tree_has(change: Any, words: str) -> None:
     """With reveal="splits" the helper opens the sums, so it sees what the holders cannot."""
     with pytest.raises(PartyFailed, match=words):
         lie("bank", change, reveal="splits")
+
+
+def test_nodes_are_roots_or_two_siblings_of_one_parent() -> None:
+    """Otherwise the helper would search rows of the label holder's choice, which no parent has."""
+    assert list(find_roots([-1, -1], [0, 1])) == [True, True]
+    assert list(find_roots([-1, 0, 1, -1], [0, 0, 1, 1])) == [False] * 4
+    for parents, news in (
+        ([-1, -1], [0, 0]),  # two that are summed, of no parent
+        ([0], [0]),  # a sibling alone
+        ([-1, 0, 1], [0, 0, 0]),
+        ([0, 1], [0, 0]),
+        ([-1, 0, -1, 0], [0, 0, 1, 1]),  # a parent that is split twice
+    ):
+        assert find_roots(parents, news) is None
 
 
 def honest_level(**options: Any) -> tuple[Any, ...]:

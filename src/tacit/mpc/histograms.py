@@ -41,7 +41,6 @@ the helper sees the sums, and refuses gradients, trees and nodes that the agreed
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -409,6 +408,24 @@ async def _send_tape(me: Party, name: str) -> Tape:
     return Tape(key)
 
 
+def find_roots(parents: Sequence[int], news: Sequence[int]) -> np.ndarray | None:
+    """Which nodes are roots; None if the others are not pairs of siblings, one pair for each parent.
+
+    Of two siblings one is summed (parent −1), the other is their parent's sums without these.
+    """
+    of_sums: dict[int, list[int]] = {}
+    for parent, new in zip(parents, news):
+        of_sums.setdefault(new, []).append(parent)
+    split = [parent for parent in parents if parent >= 0]
+    are_pairs = all(
+        each[0] < 0 if len(each) == 1 else len(each) == 2 and min(each) < 0 <= max(each)
+        for each in of_sums.values()
+    )
+    if not are_pairs or len(set(split)) < len(split):
+        return None
+    return np.array([len(of_sums[new]) == 1 for new in news])
+
+
 async def _find(
     me: Party,
     terms: HistogramTerms,
@@ -424,8 +441,12 @@ async def _find(
     channels = k // (max(request.news, default=0) + 1)
     if len(request.news) != nodes or not nodes or channels < 1 or k % channels or min(request.news) < 0:
         raise ProtocolError(f"{label!r} sent nodes that do not belong to its sums.")
-    pairs = Counter(request.news)
-    is_root = np.array([p < 0 and pairs[new] == 1 for p, new in zip(request.parents, request.news)])
+    is_root = find_roots(request.parents, request.news)
+    if is_root is None:
+        raise ProtocolError(
+            f"{label!r} sent nodes that are neither roots nor the two children of a node: the rows of such a "
+            "node need not be its parent's."
+        )
     of_columns: list[np.ndarray] = []  # what each column adds up to: all the same
     gains = torch.empty(nodes, len(layouts), dtype=torch.float64)
     records = torch.empty(nodes, len(layouts), RECORD, dtype=torch.uint8)

@@ -17,7 +17,7 @@ is redrawn in each attempt, and under a shared encryption key a single client ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from ..crypto.digest import Digests
@@ -41,10 +41,10 @@ class Commitment(Protocol):
         False: another sum of this round may still be opened, so nothing is sent.
         """
 
-    def reveal(self) -> bool:
-        """Record that shares are about to be revealed.
+    def reveal(self, alive: Collection[str] = ()) -> bool:
+        """Record that shares are about to be revealed, which open the sum over `alive`, if that is known.
 
-        False: shares were already revealed in another sum of this round.
+        False: shares were already revealed in another sum of this round, or it is not to be opened.
         """
 
 
@@ -74,7 +74,7 @@ class Uncommitted:
     def upload(self, participants: Sequence[str] | None) -> bool:
         return True
 
-    def reveal(self) -> bool:
+    def reveal(self, alive: Collection[str] = ()) -> bool:
         return True
 
 
@@ -82,9 +82,14 @@ UNCOMMITTED = Uncommitted()
 
 
 class OneSum:
-    """A commitment in memory, for a program that lives as long as its run."""
+    """A commitment in memory, for a program that lives as long as its run.
 
-    def __init__(self) -> None:
+    `most`: the parties of the sum before, beside whom nobody may be in this one; None: not known.
+    """
+
+    def __init__(self, most: Collection[str] | None = None) -> None:
+        self.most = most
+        self.alive: frozenset[str] | None = None
         self.participants: tuple[str, ...] | None = None
         self.uploaded = self.revealed = False
 
@@ -95,10 +100,10 @@ class OneSum:
         self.uploaded, self.participants = True, named
         return True
 
-    def reveal(self) -> bool:
-        if self.revealed:
+    def reveal(self, alive: Collection[str] = ()) -> bool:
+        if self.revealed or (self.most is not None and not set(alive) <= set(self.most)):
             return False
-        self.revealed = True
+        self.revealed, self.alive = True, frozenset(alive) or None
         return True
 
 

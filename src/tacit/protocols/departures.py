@@ -15,14 +15,15 @@ What this opens: the sums before are with the party, the same sums after are wit
 is that party's own sums. A second query without the party would open the same. It is why `threshold` is 1 by
 default, and why a party's policy may refuse a lower one (`only_checked`).
 
-A party accepts a program that begins again only under a threshold below 1, and in as many steps as parties
-may leave, one after another.
+A party accepts a program that begins again only under a threshold below 1, as often as parties may leave,
+each time from its first step, and goes on in the last beginning only. It keeps the beginnings: otherwise each
+step could be the first one again, over everyone but another party.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -42,11 +43,23 @@ def mark(down: Down, first: int) -> dict[str, Tensor]:
     return dict(down) | ({BEGAN: torch.tensor(first)} if first else {})
 
 
+class Beginnings(Protocol):
+    """The steps at which a program began again, as a party keeps them."""
+
+    @property
+    def begun(self) -> Sequence[int]:
+        """In ascending order, without the beginning at step 0."""
+
+    def begin(self, first: int) -> None:
+        """Keep another one. It is durable when this returns."""
+
+
 def read_first(
-    program: SumProgram[Any, Any], may_leave: int, step: int, down: Down
+    program: SumProgram[Any, Any], may_leave: int, step: int, down: Down, kept: Beginnings
 ) -> tuple[int, Mapping[str, Tensor]]:
     """Return the step at which the program began, and the vectors without it; raise if it may not have."""
     if BEGAN not in down:
+        _check_beginning(may_leave, step, 0, kept)
         return 0, down
     tensor = down[BEGAN]
     first = int(tensor) if tensor.dtype == torch.int64 and tensor.ndim == 0 else -1
@@ -56,7 +69,22 @@ def read_first(
             f"the coordinator says in step {step + 1} that the agreed program began again at step "
             f"{first + 1}; so many parties cannot have left. Nothing was sent."
         )
+    _check_beginning(may_leave, step, first, kept)
     return first, {name: vector for name, vector in down.items() if name != BEGAN}
+
+
+def _check_beginning(may_leave: int, step: int, first: int, kept: Beginnings) -> None:
+    """Keep a new beginning; raise if this is none, and the step does not belong to the last one before it."""
+    begun = kept.begun
+    if first == max((b for b in begun if b <= step), default=0):
+        return
+    if first != step or first < max(begun, default=0) or len(begun) >= may_leave:
+        raise ProtocolError(
+            f"the coordinator says in step {step + 1} that the agreed program began at step {first + 1}; it "
+            f"began at {', '.join(str(b + 1) for b in (0, *begun))}, and begins again at most {may_leave} "
+            "times, as so many parties may leave. Nothing was sent."
+        )
+    kept.begin(first)
 
 
 class Questions:

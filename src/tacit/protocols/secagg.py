@@ -281,7 +281,7 @@ async def client(
                 f"party {me.name!r} has {len(good)} valid signatures of the list of survivors and needs "
                 f"{terms.shares}. The server may have sent others a different list; no share is revealed."
             )
-    await leave_unless(me, server, commitment.reveal())
+    await leave_unless(me, server, commitment.reveal(alive))
     await me.send(
         server,
         RevealedShares(

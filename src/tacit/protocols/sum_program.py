@@ -30,7 +30,8 @@ a party that was killed may restart and the step may be tried again.
 With a lower threshold the program goes on, or begins again (departures.py), without parties that left. Then
 two sums over different parties could be subtracted, so a party is in at most one opened sum of a step
 (consent.py), and a step in which too few remain after shares were revealed is lost. Sums of different steps
-may still be over different parties: parties agree to this mode in the contract.
+may still be over different parties: parties agree to this mode in the contract. Who was not in the sum of a
+step is in no later one: parties reveal no shares for that, so there are as many sets of parties as may leave.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from ..parties.message import Message
 from . import secagg, sum_of_all
 from .checked_sums import OPENED, TAGS, Checker, Checks
 from .consent import Commitment, OneSum
-from .departures import BEGAN, mark, read_first
+from .departures import BEGAN, Beginnings, mark, read_first
 from .joining import shown
 from .rounds import run_sum
 from .step_vectors import StepVectors, shorten
@@ -158,7 +159,7 @@ def digest_of_step(step: int, vectors: Down) -> bytes:
 # a party ----------------------------------------------------------------------------------------------------
 
 
-class Answers(Protocol):
+class Answers(Beginnings, Protocol):
     """What a party has answered under one contract."""
 
     def find(self, step: int) -> tuple[bytes, np.ndarray] | None:
@@ -185,8 +186,12 @@ class KeptAnswers:
         self._bytes, self._oldest = 0, 0  # of the vectors that are kept
         self.sums: dict[int, OneSum] = {}
         self.asked: set[str] = set()
+        self.begun: list[int] = []
         self.opened: dict[int, np.ndarray] = {}
         self.key: bytes | None = None
+
+    def begin(self, first: int) -> None:
+        self.begun.append(first)
 
     def find(self, step: int) -> tuple[bytes, np.ndarray] | None:
         entry = self.answers.get(step)
@@ -216,7 +221,8 @@ class KeptAnswers:
         return once in self.asked
 
     def commit(self, step: int) -> Commitment:
-        return self.sums.setdefault(step, OneSum())
+        before = self.sums.get(step - 1)
+        return self.sums.setdefault(step, OneSum(None if before is None else before.alive))
 
     def find_key(self) -> bytes | None:
         return self.key
@@ -240,12 +246,14 @@ async def client(
     server: str = "server",
     answers: Answers | None = None,
     identity: Identity | None = None,
+    allow: Callable[[int], None] = lambda step: None,
     answered: Callable[[int], None] = lambda step: None,
 ) -> dict[str, Tensor]:
     """Answer the coordinator's steps until the end; return the vectors it shared.
 
-    `answered` is called after each answer. A step that the program, or what was answered before, does not
-    allow is refused: the coordinator gets a fixed sentence and the error is raised here.
+    `allow` is called before each answer and may raise; `answered` is called after it. A step that the
+    program, or what was answered before, does not allow is refused: the coordinator gets a fixed sentence and
+    the error is raised here.
     """
     answers = answers if answers is not None else KeptAnswers()
     session, last = sum_of_all.Session(), StepVectors()
@@ -268,11 +276,12 @@ async def client(
             message = None
             continue
         try:
+            allow(step)
             if message.kept:
                 whole = last.restore(message.vectors, message.kept)
                 message = SumStep(step, message.session, message.keys, whole)
             last.vectors = message.vectors
-            first, down = read_first(program, rules.may_leave, step, message.vectors)
+            first, down = read_first(program, rules.may_leave, step, message.vectors, answers)
             sent, vector = _answer(me.name, program, table, answers, message, checker, last, first)
             packed = checker is None and count_words(program, step - first, down) is not None
             terms = rules.terms(len(vector), program.bound, sent, packed)

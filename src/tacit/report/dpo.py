@@ -144,9 +144,7 @@ def _summary(a: Assessment) -> Safe:
     lines.append(a.say("summary", "updates" if _in_the_clear(a) else "sums"))
     finite = [s for s in a.spent if is_finite(s.get("epsilon"))]
     for s in finite:
-        lines.append(
-            a.say("summary", "guaranteed", unit=plain(s.get("unit")), epsilon=significant(s["epsilon"]))
-        )
+        lines.append(a.say("summary", "guaranteed", unit=_unit(s), epsilon=significant(s["epsilon"])))
     if not finite:
         lines.append(a.say("summary", "unguaranteed"))
     verdict = "unaudited" if a.audit is None else "audited" if a.audit.get("passed") is True else "refused"
@@ -195,7 +193,7 @@ def _privacy(a: Assessment) -> Safe:
         return tag("p", a.say("privacy", "none"))
     body: list[Safe] = []
     for s in a.spent:
-        unit = plain(s.get("unit", "row"))
+        unit = _unit(s)
         if not is_finite(s.get("epsilon")):
             body.append(tag("p", a.say("privacy", "unlimited"), class_="warning"))
             continue
@@ -211,6 +209,11 @@ def _privacy(a: Assessment) -> Safe:
             body.append(tag("p", a.say("privacy", "weak"), class_="warning"))
     body.append(tag("p", a.say("privacy", "total"), class_="quiet"))
     return join(body)
+
+
+def _unit(spent: Mapping[str, Any]) -> str:
+    """Whom a guarantee is about, in a sentence: its odds already say that the data was used or not."""
+    return plain(spent.get("unit", "row")).removesuffix(", present or not")
 
 
 def _certainty(epsilon: float) -> str:

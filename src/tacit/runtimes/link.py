@@ -163,6 +163,7 @@ class Link:
         assert self._failed is not None
         self.peers = frozenset(peers) - {self.kit.name}
         task = asyncio.ensure_future(program(self.party))
+        was_cancelled = False
         try:
             await asyncio.wait([task, self._failed], return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
@@ -172,6 +173,7 @@ class Link:
                     self._failed.result()
             return await task
         except BaseException as error:
+            was_cancelled = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
             if not task.done():  # Ctrl-C: the program may still say goodbye
                 task.cancel()
                 await asyncio.wait([task])
@@ -183,7 +185,8 @@ class Link:
         finally:
             # also after a failure: messages such as the reason why it cannot take part must arrive
             if not self._failed.done() or (self.peers and not self._tasks[0].done()):
-                await self.drain()
+                # who ends a party does not want to wait for others to start
+                await self.drain(0.0 if was_cancelled else self.start_wait)
 
     def tell(self, peers: Iterable[str], error: BaseException) -> None:
         """Tell other parties that this one stopped; `drain` delivers it."""
@@ -228,17 +231,21 @@ class Link:
         self.sent_bytes += len(frame)
         self._wake(channel)
 
-    async def drain(self) -> None:
-        """Wait until connected receivers have confirmed all messages."""
+    async def drain(self, start_wait: float | None = None) -> None:
+        """Wait until connected receivers have confirmed all messages.
+
+        `start_wait`: seconds to wait for those that have not connected yet (default: the link's).
+        """
+        start_wait = self.start_wait if start_wait is None else start_wait
         began = time.monotonic()
         until = began + self.linger
         self._confirm()
         absent_since = 0.0  # since when no receiver with undelivered messages is connected
-        last = began + max(self.patience, self.start_wait) + self.linger
+        last = began + max(self.patience, start_wait) + self.linger
         last_acked = 0
 
         def awaits_first_contact() -> bool:
-            still_starting = time.monotonic() < began + self.start_wait
+            still_starting = time.monotonic() < began + start_wait
             return still_starting and any(c.busy and not c.their_life for c in self.channels.values())
 
         # looking at all channels takes microseconds for each: a tenth of the time at most

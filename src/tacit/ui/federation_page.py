@@ -136,7 +136,7 @@ class Federation:
                     r["asked"][:19].replace("T", " "),
                     join(state),
                     count(r["answers"]),
-                    join([self._decide(root, r), _job_text(owner, r["job"])]),
+                    join([self._decide(root, r, owner), _job_text(owner, r["job"])]),
                 ]
             )
         if not rows:
@@ -153,13 +153,16 @@ class Federation:
         )
         return Section("requests", "Requests", join([table(header, rows, caption="Newest first."), more]))
 
-    def _decide(self, root: str, request: Mapping[str, Any]) -> Safe | None:
+    def _decide(self, root: str, request: Mapping[str, Any], owner: Owner) -> Safe | None:
         if not self.control or request["state"] in ("ended", "refused"):
             return None
         number = request["job"][:SHORT]
         offers = {"approved": "Approve", "denied": "Deny"}
         if request["state"] in offers:
             offers.pop(request["state"])
+        with suppress(TacitError):  # a job that was modified: said beside its number
+            if (text := owner.text_of(request["job"])) is not None and not _is_whole(text):
+                offers.pop("approved", None)
         buttons = [
             tag(
                 "button",
@@ -189,7 +192,9 @@ class Federation:
         if owner is None or kind not in ("approved", "denied"):
             raise TacitError("only the owner of a party decides, and a decision is approved or denied.")
         digest = owner.find(job)
-        owner.text_of(digest)  # raises if what people looked at is not what they decide about
+        text = owner.text_of(digest)  # raises if what people looked at is not what they decide about
+        if kind == "approved" and text is not None and not _is_whole(text):
+            raise TacitError(_too_long(digest, text))
         owner.decide(digest, kind, by, note)
 
     def _account(self, kit: Path) -> Section:
@@ -264,10 +269,32 @@ def _job_text(owner: Owner, digest: str) -> Safe | None:
         return tag("p", str(error), class_="warning")
     if text is None:
         return None
-    with suppress(ValueError):  # shown as it is, if it is no JSON
-        text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    shown = tag("pre", tag("code", text[:MOST_TEXT]), tabindex=0)
+    shown = tag("pre", tag("code", _formatted(text)[:MOST_TEXT]), tabindex=0)
+    if not _is_whole(
+        text
+    ):  # what is not shown may be the part that matters: entries are in alphabetical order
+        warning = tag("p", _too_long(digest, text), class_="warning")
+        return tag("details", tag("summary", f"the beginning of job {digest[:SHORT]}"), warning, shown)
     return tag("details", tag("summary", f"all of job {digest[:SHORT]}"), shown)
+
+
+def _formatted(text: str) -> str:
+    with suppress(ValueError, RecursionError):  # shown as it is, if it is no JSON
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    return text
+
+
+def _is_whole(text: str) -> bool:
+    """Whether the page shows all of a job."""
+    return len(_formatted(text)) <= MOST_TEXT
+
+
+def _too_long(digest: str, text: str) -> str:
+    return (
+        f"job {digest[:SHORT]} has {count(len(_formatted(text)))} letters, and this page shows the first "
+        f"{count(MOST_TEXT)}, so it is not approved here. Read all of it with `tacit party requests "
+        f"{digest[:SHORT]}`, and decide there."
+    )
 
 
 def _latest(kit: Kit, runs: Sequence[Entry]) -> tuple[Entry, RunRecord] | None:

@@ -11,7 +11,7 @@ from tacit import algorithms, audit, data, guard, models
 from tacit.audit import inversion
 from tacit.data.federation import Rows
 from tacit.errors import BadParameter
-from tacit.jobs.audit.uploads import module_at_start, observe
+from tacit.jobs.audit.uploads import _with_victim, module_at_start, observe
 
 OPTIONS = {"model": models.MLP(hidden=(64,)), "algorithm": algorithms.FedAvg(lr=0.1), "rounds": 1}
 
@@ -75,6 +75,23 @@ def test_clipping_alone_stops_nothing(fed):
 def test_noise_of_the_server_does_not_protect_from_the_server(fed):
     noisy = run_of(fed, guard=[guard.Clip(0.5), guard.Noise(multiplier=1.0, placement="central")])
     assert audit.invert(noisy, 1).psnr > 60
+
+
+@pytest.mark.parametrize("stages", [[], [guard.Clip(1.0), guard.Quantize(16), guard.SecAgg()]])
+def test_noise_of_dp_sgd_stops_it_and_its_clipping_alone_does_not(fed, stages):
+    """The victim's rows are all in each batch, with the noise of the run's own parties: 1,437 / 10 rows, of which
+    Poisson sampling draws 16. A noise calibrated to a party that always draws its only row would be larger.
+    """
+    private = tacit.private.DPSGD(epsilon=8.0, delta=1e-3)
+    run = run_of(fed, batch_size=16, guard=stages, private=private)
+    found = audit.invert(run, 1, method="analytic")
+    assert found.rows_within == 0
+    plan = _with_victim(run.origin, Rows(*(t[:1] for t in fed.rows)), not stages)
+    assert plan.private.epsilon is None
+    assert 0 < plan.private.noise_multiplier < 1.5
+    if not stages:
+        clipped = run_of(fed, batch_size=16, private=tacit.private.DPSGD(noise_multiplier=0.0, delta=1e-3))
+        assert audit.invert(clipped, 1, method="analytic").psnr > 60
 
 
 def test_noise_of_the_party_stops_it(fed):

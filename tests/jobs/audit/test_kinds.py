@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +12,10 @@ import torch
 
 import tacit
 from tacit import audit, boost, synth
+from tacit.config.audit import AuditLimits
 from tacit.errors import BadParameter, BadRun
+from tacit.jobs.audit.findings import Finding, ReleaseAudit
+from tacit.parties.ledger import Ledger
 from tests.cli.shell import answer
 
 
@@ -68,6 +74,39 @@ def test_a_split_network_is_audited_and_read_from_its_folder(tmp_path):
     assert again.findings[0].value == pytest.approx(strict.findings[0].value)
     with pytest.raises(BadParameter, match="attacked with rows of all parties"):
         audit.release(run)
+    half = audit.release(run, rows=rows, y=label, limits={"labels": 1.0, "rebuilt": 1.0})
+    assert half.untested == ["rebuilt"]  # without rows of the attacker's own nothing was rebuilt
+    assert not half.passed
+    assert "own={party: rows}" in half.headline()
+    neither = audit.release(run, rows=rows, limits={"labels": 1.0, "rebuilt": 1.0})
+    assert neither.untested == ["labels", "rebuilt"]
+    assert "y= was not given" in neither.headline()
+
+
+def test_what_tested_nothing_does_not_pass():
+    """NaN is below every limit, and an audit without attacks exceeds none."""
+    limits = AuditLimits(membership=0.6)
+    empty = ReleaseAudit([], 1.0, limits, Ledger())
+    assert not empty.passed
+    assert empty.headline() == "REFUSED: no attack was run, so nothing is known."
+    found = Finding(
+        "a reader", "membership", "", "AUC nan", "", math.nan, 0.6, details={"limit": "membership"}
+    )
+    broken = ReleaseAudit([found], 1.0, limits, Ledger())
+    assert (broken.untested, broken.passed, found.verdict) == (["membership"], False, "not run")
+    found.value = 0.55
+    assert ReleaseAudit([found], 1.0, limits, Ledger()).passed
+
+
+def test_a_synthetic_table_without_an_attack_on_members_does_not_pass(people, monkeypatch):
+    train, unseen = people[:200].reset_index(drop=True), people[200:].reset_index(drop=True)
+    made = synth.Independent().fit(train).sample(200, seed=1)
+    scores = synth.evaluate(train, made, unseen)
+    scores.scores[:] = [replace(s, value=math.nan) if "members" in s.name else s for s in scores.scores]
+    monkeypatch.setattr(synth, "evaluate", lambda *args, **more: scores)
+    found = audit.release(made, original=train, holdout=unseen, budget=2)
+    assert found.untested == ["membership"]
+    assert not found.passed
 
 
 def test_the_command_audits_files(people, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -41,8 +42,13 @@ class Finding:
     pictures: Safe | None = field(default=None, repr=False)
 
     @property
+    def has_result(self) -> bool:
+        """Whether the attack was run and has a result: NaN is below every limit, and tests none."""
+        return self.value is not None and math.isfinite(self.value)
+
+    @property
     def verdict(self) -> str:
-        if self.value is None:
+        if not self.has_result:
             return "not run" if self.applies else "does not apply"
         return "exceeded" if self.exceeded else "within the limit" if self.limit is not None else "no limit"
 
@@ -70,8 +76,8 @@ class ReleaseAudit(JobResult):
 
     @property
     def passed(self) -> bool:
-        """Whether no attack exceeded its limit, and each limit was tested by at least one attack."""
-        return not self.exceeded and not self.untested
+        """Whether an attack was run, none exceeded its limit, and each limit was tested by at least one."""
+        return not self.exceeded and not self.untested and any(f.has_result for f in self.findings)
 
     @property
     def exceeded(self) -> list[Finding]:
@@ -82,7 +88,7 @@ class ReleaseAudit(JobResult):
         """Limits of attacks that apply to this run and of which none could be run."""
         declared = {f.name for f in fields(AuditLimits) if getattr(self.limits, f.name) is not None}
         asked = {f.details["limit"] for f in self.findings if f.applies and f.details.get("limit")} & declared
-        tested = {f.details["limit"] for f in self.findings if f.value is not None and f.details.get("limit")}
+        tested = {f.details["limit"] for f in self.findings if f.has_result and f.details.get("limit")}
         return sorted(asked - tested)
 
     @property
@@ -126,7 +132,11 @@ class ReleaseAudit(JobResult):
                 f"REFUSED: no attack tested the limit {name!r}: {why} To release without this test, set the "
                 f"limit to none ({name}=none)."
             )
-        ran = sum(f.value is not None for f in self.findings)
+        ran = sum(f.has_result for f in self.findings)
+        if not ran:
+            return "REFUSED: no attack was run, so nothing is known." + "".join(
+                f" Not tried: {f.attack} ({f.did})" for f in self.inapplicable
+            )
         return (
             f"PASSED: {ran} attacks within {self.budget:g} s stayed within their limits. This is what these "
             "attacks with this budget can do; it is no proof."

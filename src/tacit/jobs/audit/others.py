@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ...boost.model import Booster
     from ...boost.result import BoostResult
     from ..vertical.split import SplitResult
+    from ..vertical.split_audit import Audit
 
 CERTAIN = 1e-3  # as in release.py
 LEAST = 100  # non-members, on which a false-alarm rate of 1% is counted
@@ -162,7 +163,7 @@ def audit_split(
             )
         )
     for who, r in found.rebuilt.items():
-        share = max(0.0, float(r.recognized))
+        share = float(r.recognized)
         findings.append(
             Finding(
                 "the party with the labels",
@@ -178,4 +179,38 @@ def audit_split(
                 details={"limit": "rebuilt"},
             )
         )
+    findings += _untried(run, found, y)
     return ReleaseAudit(findings, budget, limits, run.ledger, "a split network")
+
+
+def _untried(run: SplitResult, found: Audit, y: Any) -> list[Finding]:
+    """The attacks that were not run, for want of what they take: they test no limit."""
+    findings = []
+    if not found.labels:
+        classes = next(iter(run.shares.values())).terms.loss != "mse"
+        why = "y= was not given." if y is None and classes else "there are no classes whose gradients differ."
+        findings.append(
+            Finding(
+                "a party with columns",
+                "labels from gradients",
+                "Not tried.",
+                why,
+                "",
+                applies=classes,
+                details={"limit": "labels"},
+            )
+        )
+    for who in found.measures:
+        if who not in found.rebuilt:
+            why = "the attacker's own rows were not given (own={party: rows})."
+            findings.append(
+                Finding(
+                    "the party with the labels",
+                    f"rebuilding of rows of {who}",
+                    "Not tried.",
+                    why,
+                    "",
+                    details={"limit": "rebuilt"},
+                )
+            )
+    return findings

@@ -15,8 +15,10 @@ from ...data.federation import Holdings, Rows
 from ...engine.task import Task
 from ...errors import BadParameter
 from ...guard import Clients, Noise
+from ...private import DPSGD
 from ...runtimes.cohort import Cohort
 from ..train.guards import fit
+from ..train.local_dp import settings_of, terms
 from ..train.plan import Plan, make_task
 
 VICTIM = "victim"
@@ -65,7 +67,10 @@ def observe(p: Plan, module: nn.Module, rows: Rows) -> View:
     start = start_at(task, module)
     caught: list[tuple[np.ndarray, Tensor, State]] = []
     cohort = Cohort(
-        task, [start], [dataclasses.replace(plan.run(), choose=lambda _: np.arange(len(plan.fed)))]
+        task,
+        [start],
+        [dataclasses.replace(plan.run(), choose=lambda _: np.arange(len(plan.fed)))],
+        engine="auto" if p.private is None else "each",  # clients of DP-SGD are not stacked
     )
     cohort.on_upload = lambda who, weights, vectors: caught.append((who, weights, vectors))
     down = {k: v[0] for k, v in cohort.down(0.0).items()}
@@ -74,7 +79,7 @@ def observe(p: Plan, module: nn.Module, rows: Rows) -> View:
     weights = torch.cat([c[1] for c in caught])
     vectors = {k: torch.cat([c[2][k] for c in caught]) for k in caught[0][2]}
     seen = {k: v[int(np.flatnonzero(who == 0)[0])] for k, v in vectors.items()}
-    words = "this party's update"
+    words = "this party's update" if p.private is None else "this party's update by DP-SGD"
     # noise that the server adds, it knows
     stages = tuple(s for s in plan.guard if not (isinstance(s, Noise) and s.placement == "central"))
     guard = fit(dataclasses.replace(plan, guard=stages), task, start) if stages else None
@@ -148,6 +153,7 @@ def _with_victim(p: Plan, rows: Rows, alone: bool) -> Plan:
         source=None,
     )
     epochs = (max(p.local_epochs),) * len(names)
+    sizes = None if p.public_sizes is None else (len(rows.y), *(() if alone else p.public_sizes[1:]))
     return dataclasses.replace(
         p,
         fed=made,
@@ -162,9 +168,23 @@ def _with_victim(p: Plan, rows: Rows, alone: bool) -> Plan:
         speed=None,
         select=None,
         sampling="fixed",
-        public_sizes=None,
-        private=p.private,
+        public_sizes=sizes,
+        private=None if p.private is None else _least_noise(p),
     )
+
+
+def _least_noise(p: Plan) -> DPSGD:
+    """DP-SGD with the noise of the party that adds the least of it.
+
+    All rows of the victim are in each of its batches. Noise calibrated to that would exceed the run's.
+    """
+    s = settings_of(p)
+    if not s.private:
+        return s
+    parties = zip(p.sizes.tolist(), p.local_epochs)
+    releases = [terms(p, size, epochs).release for size, epochs in set(parties)]
+    least = min(release.multiplier for release in releases if release is not None)
+    return dataclasses.replace(s, epsilon=None, noise_multiplier=least)
 
 
 def start_at(task: Task, module: nn.Module) -> State:

@@ -3,6 +3,7 @@
     STATE/sums-HASH.jsonl           {"what": "table", "digest": "…"}       the rows it is about
                                     {"what": "charged"}                    the account paid for the query
                                     {"what": "answer", "step": 3, "sent": "…", "file": "…"}
+                                    {"what": "begun", "step": 3}           began again there (departures.py)
                                     {"what": "upload"|"reveal", "step": 3, "among": "…"}   (threshold < 1)
                                     {"what": "key", "key": "…"}            checks opened sums
                                     {"what": "opened", "step": 3, "vector": "…"}
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,9 @@ class AnswerFile(RecordFile):
         self.sent: dict[int, tuple[str, str]] = {}  # step: digest of the request, digest of the vector
         self.uploads: dict[int, str] = {}
         self.reveals: set[int] = set()
+        self.alive: dict[int, frozenset[str]] = {}  # step: who was in its opened sum
         self.asked: set[str] = set()  # questions that are answered once (sum_steps.AsksOnce)
+        self.begun: list[int] = []  # steps at which the program began again (threshold below 1)
         self.key: bytes | None = None  # of the tags by which sums are checked (checked_sums.py)
         self.opened: dict[int, str] = {}  # step: digest of the opened sum
 
@@ -54,10 +57,14 @@ class AnswerFile(RecordFile):
                 self.sent[entry["step"]] = entry["sent"], entry["vector"]
                 if entry.get("once") is not None:
                     self.asked.add(entry["once"])
+            case "begun":
+                self.begun.append(entry["step"])
             case "upload":
                 self.uploads[entry["step"]] = entry["among"]
             case "reveal":
                 self.reveals.add(entry["step"])
+                if entry.get("alive"):
+                    self.alive[entry["step"]] = frozenset(entry["alive"])
             case "key":
                 self.key = bytes.fromhex(entry["key"])
             case "opened":
@@ -115,6 +122,12 @@ class AnswerFile(RecordFile):
                 f"another process of {self.party!r} has answered step {step + 1}. Run one process per party."
             )
 
+    def begin(self, first: int) -> None:
+        if not self.write(lambda: first > max(self.begun, default=0), what="begun", step=first):
+            raise ProtocolError(
+                f"another process of {self.party!r} has begun again. Run one process per party."
+            )
+
     def has_asked(self, once: str) -> bool:
         return once in self.asked
 
@@ -155,5 +168,11 @@ class RecordedStep:
             )
         return uploads[self.step] == among
 
-    def reveal(self) -> bool:
-        return self.file.write(lambda: self.step not in self.file.reveals, what="reveal", step=self.step)
+    def reveal(self, alive: Collection[str] = ()) -> bool:
+        """Record it; False also for a sum with a party that was not in that of the step before."""
+        before = self.file.alive.get(self.step - 1)
+        if before is not None and not set(alive) <= before:
+            return False
+        return self.file.write(
+            lambda: self.step not in self.file.reveals, what="reveal", step=self.step, alive=sorted(alive)
+        )

@@ -265,6 +265,10 @@ def answer_sums(
         admit(policy, contract, program, table, answers, folder, query.data.person, lifetime, prepared)
         return prepared
 
+    def allow(step: int) -> None:
+        if owner is not None:  # who may have denied the query since it began
+            owner.check_running(contract.digest)
+
     async def client(me: Party, link: Link) -> Any:
         return await party(
             me,
@@ -273,6 +277,7 @@ def answer_sums(
             answers,
             server=kit.server,
             within=query.sums.within,
+            allow=allow,
             answered=lambda step: progress(step + 1, program.max_steps),
             wait=wait,
         )

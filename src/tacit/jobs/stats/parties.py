@@ -163,6 +163,7 @@ async def party(
     server: str = "server",
     identity: Identity | None = None,
     within: float | None = None,
+    allow: Callable[[int], None] = lambda step: None,
     answered: Callable[[int], None] = lambda step: None,
     wait: float | None = None,
 ) -> dict[str, Tensor]:
@@ -198,6 +199,7 @@ async def party(
                 server=server,
                 answers=answers,
                 identity=identity,
+                allow=allow,
                 answered=answered,
             )
         )

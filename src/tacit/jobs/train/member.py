@@ -165,6 +165,7 @@ async def prepare_table(me: Party, work: ClientWork, boss: str) -> None:
             rules,
             server=boss,
             answers=answers,
+            allow=lambda step: work.allow_step(step, program.max_steps),
             answered=lambda step: work.report_step(step, program.max_steps),
         )
         work.take_statistics(preparing.from_vectors(vectors))
@@ -528,10 +529,18 @@ class ClientWork:
         if self.owner is not None and self.contract is not None:
             self.owner.end(self.contract.digest, reason)
 
-    def report_step(self, step: int, steps: int) -> None:
-        """Record an answered sum of the preparation."""
+    def allow_step(self, step: int, steps: int) -> None:
+        """Raise if the owner no longer allows the job; else record the sum that is about to be answered."""
         if self.owner is not None and self.contract is not None:
-            self.owner.answer(self.contract.digest, f"preparation, step {step + 1} of {steps}")
+            what = f"preparation, step {step + 1} of {steps}"
+            try:
+                self.owner.check_running(self.contract.digest)
+            except TacitError as error:
+                self.owner.refuse(self.contract.digest, f"{what}: {error}")
+                raise
+            self.owner.answer(self.contract.digest, what)
+
+    def report_step(self, step: int, steps: int) -> None:
         self.watch({"kind": "prepared", "step": step + 1, "steps": steps})
 
     def report(self) -> None:

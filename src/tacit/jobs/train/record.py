@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +158,7 @@ class RecordedSum:
             )
         return among is not None and self.record.uploads[key] == among
 
-    def reveal(self) -> bool:
+    def reveal(self, alive: Collection[str] = ()) -> bool:
         key = self.kind, self.r
         return self.record.write(
             lambda: not self.record.spent(*key), what="reveal", kind=self.kind, round=self.r
