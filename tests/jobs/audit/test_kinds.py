@@ -133,3 +133,11 @@ def test_what_does_not_belong_together_is_refused(people, tmp_path):
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(BadRun, match="is not a result"):
         audit.release(tmp_path / "notes.txt")
+
+
+def test_few_others_do_not_test_the_limit_of_members_and_it_is_said(people):
+    train = people[:200].reset_index(drop=True)
+    trees = boost.train({"a": train[:100], "b": train[100:]}, label="ill", trees=2, depth=1)
+    for rows, said in ((99, True), (100, False)):
+        found = audit.release(trees, original=train, holdout=people[200 : 200 + rows], budget=2)
+        assert ("the limit members was not tested" in found.findings[0].did) == said

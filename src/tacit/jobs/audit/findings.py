@@ -22,6 +22,15 @@ FOOT = (
     "This file makes no network request."
 )
 
+LEAST = 100  # non-members, on which a false-alarm rate of 1% is counted
+
+
+def untested_members(limits: AuditLimits, outside: int) -> str:
+    """What to say where too few non-members leave the limit `members` untested; else ""."""
+    if limits.members is None or outside >= LEAST:
+        return ""
+    return f"; the limit members was not tested, for which {LEAST} others are needed"
+
 
 @dataclass
 class Finding:

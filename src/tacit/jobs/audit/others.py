@@ -12,7 +12,7 @@ from ...audit import roc
 from ...config.audit import AuditLimits
 from ...errors import BadData, BadParameter
 from ...parties.ledger import Ledger
-from .findings import Finding, ReleaseAudit
+from .findings import LEAST, Finding, ReleaseAudit, untested_members
 from .runs import claim_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ..vertical.split_audit import Audit
 
 CERTAIN = 1e-3  # as in release.py
-LEAST = 100  # non-members, on which a false-alarm rate of 1% is counted
 TREES_STOP = (
     "Larger leaves (min_child_weight), fewer and shallower trees, subsampling; private trees (epsilon=…) "
     "bound "
@@ -64,6 +63,7 @@ def audit_trees(
     allowed = (
         "" if claim is None else f"; the claimed ε allows at most {float(roc.ceiling(0.01, *claim)):.3f}"
     )
+    allowed += untested_members(limits, len(curve.outside))
     finding = Finding(
         "anyone who has the model",
         "membership by loss",

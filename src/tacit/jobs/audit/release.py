@@ -20,7 +20,7 @@ from ...release.audited import write_verdict
 from ...results import Result
 from ..train.plan import Plan
 from .extract import extract
-from .findings import Finding, ReleaseAudit
+from .findings import LEAST, Finding, ReleaseAudit, untested_members
 from .gan import gan
 from .infer_attribute import infer_attribute
 from .invert import invert
@@ -106,9 +106,10 @@ class _Audit:
         over = limit is not None and found.auc > limit and works
         rate = found.tpr_at(0.01)
         # members at 1% are counted on at least 100 non-members, else one of them is more than 1%
-        many = self.limits.members is not None and len(found.curve.outside) >= 100 and works
+        many = self.limits.members is not None and len(found.curve.outside) >= LEAST and works
         over = over or bool(many and rate > (self.limits.members or 0.0))
         ceiling = "" if found.claim is None else f"; the claimed ε allows at most {found.ceiling(0.01):.3f}"
+        ceiling += untested_members(self.limits, len(found.curve.outside))
         self.add(
             Finding(
                 who,
