@@ -30,7 +30,7 @@ def add(verb: Callable[..., Any]) -> None:
     )
     for kind, text in (
         ("approve", "Allow your party to take part in one job, and in no other."),
-        ("deny", "Refuse a job; if it is running, your party answers nothing more of it."),
+        ("deny", "Refuse a job; of one that runs, training and sums (stats, boost) are answered no more."),
     ):
         verb(f"party {kind}", _approve if kind == "approve" else _deny, text, JOB, OWN, BY, NOTE)
     verb(

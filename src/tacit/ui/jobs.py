@@ -58,7 +58,7 @@ class Jobs:
         with self._lock:
             taken = {p.name for p in self.runs.glob("*")} | set(self.started)
             name = next(n for k in range(1, 10**6) if (n := stem if k == 1 else f"{stem}-{k}") not in taken)
-            return self._launch(name, file, [file, "--out", str((self.runs / name).resolve())])
+            return self._launch(name, file, [f"./{file}", "--out", str((self.runs / name).resolve())])
 
     def resume(self, name: str) -> Job:
         with self._lock:
@@ -73,7 +73,7 @@ class Jobs:
                 raise BadRun(
                     f"{name}: its job file is not known here. Resume it with `tacit party --resume`."
                 )
-            words = [*([file] if self.kit is not None else []), "--resume", str(place.resolve())]
+            words = [*([f"./{file}"] if self.kit is not None else []), "--resume", str(place.resolve())]
             return self._launch(name, file, words)
 
     def stop(self, name: str) -> None:
