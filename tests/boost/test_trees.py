@@ -62,6 +62,32 @@ def histogram(codes, g, h, node=None, slots=None, used=None, plain=False):
     return out
 
 
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_gradients_become_the_same_integers_with_and_without_numba(outputs, monkeypatch):
+    """Halves are rounded to even, and what is outside is clipped."""
+    rng = np.random.default_rng(2)
+    values = np.concatenate([rng.normal(size=400), np.arange(-9, 9) / 2, [1e9, -1e9, 1e300, -0.0]])
+    values = np.column_stack([values] * outputs) * rng.choice([1.0, 0.5], outputs)
+    weight = np.where(np.arange(len(values)) < 400, rng.random(len(values)) * 3, 1.0)
+    found = []
+    for numba in (True, False):
+        monkeypatch.setattr(kernels, "has_numba", lambda numba=numba: numba)
+        found += [kernels.to_integers(values, weight, scale, 1 << 10) for scale in (1.0, 2.0**9)]
+    assert np.array_equal(found[0], found[2])
+    assert np.array_equal(found[1], found[3])
+    assert (found[0].max(), found[0].min(), found[0].dtype, len(found[0])) == (1024, -1024, np.int64, outputs)
+
+
+def test_places_of_words_have_room_for_many_columns():
+    """Up to 128 columns of 256 cells have places of 16 bits."""
+    for columns, kind in ((128, np.uint16), (129, np.uint32), (600, np.uint32)):
+        codes = np.random.default_rng(columns).integers(0, 256, (5, columns)).astype(np.uint8)
+        codes[0] = 255
+        places = kernels.word_places(codes, np.arange(columns) * 256)
+        assert places.dtype == kind
+        assert np.array_equal(places, 2 * (codes.astype(int) + 256 * np.arange(columns)))
+
+
 def test_compiled_histograms_and_paths_equal_those_of_numpy():
     assert kernels.has_numba()  # otherwise both sides would be numpy
     codes, g, h = rows_of(500)

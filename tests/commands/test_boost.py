@@ -54,7 +54,9 @@ def expected(file: Path) -> dict:
     return json.loads(model.save(file).read_text())
 
 
-def test_killed_parties_go_on_and_all_get_the_model_of_the_pooled_rows(place: Path) -> None:
+def test_killed_parties_go_on_and_all_get_the_model_of_the_pooled_rows(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     provision(*CLIENTS)
     hub = Role(place, "hub", "hub", "--kit", "kits/hub")
     try:
@@ -72,6 +74,21 @@ def test_killed_parties_go_on_and_all_get_the_model_of_the_pooled_rows(place: Pa
     finally:
         hub.process.terminate()
         hub.wait()
+    # a server that was killed after it wrote its model, without a hub: it has what it needs
+    again = ("boost", "job.toml", "--kit", "kits/server", "--out", "server.json")
+    before = (place / "server.json").stat()
+    capsys.readouterr()
+    value = answer(capsys, *again)
+    assert (value["trees"], value["model"]) == (3, "server.json")
+    assert "had ended" in value["notes"][-1]
+    assert (place / "server.json").stat() == before
+    # a model of another job, a file of something else, and one where the sums are not all there
+    assert "already exists" in refused(capsys, *again, "--set", "boost.trees=2")
+    (place / "other.json").write_text("{}")
+    assert "already exists" in refused(capsys, *again[:-1], "other.json")
+    sums = sorted((place / "kits" / "server" / "state").glob("opened-*/*.json"), key=lambda f: int(f.stem))
+    sums[-1].unlink()
+    assert "already exists" in refused(capsys, *again)
 
 
 def test_a_party_answers_only_the_job_and_the_policy_of_its_owner(place: Path) -> None:

@@ -50,6 +50,18 @@ def unpack_loop(words, shift, out):
 
 
 @njit(cache=True, nogil=True)
+def integers_loop(values, weight, scale, limit, out):
+    for k in range(values.shape[1]):
+        for i in range(values.shape[0]):
+            x = values[i, k] * weight[i] * scale
+            if x > limit:
+                x = limit
+            elif x < -limit:
+                x = -limit
+            out[k, i] = np.int64(np.rint(x))
+
+
+@njit(cache=True, nogil=True)
 def multiply_loop(vectors, cells, out):
     """out += vectors @ cells modulo 2^64; a row of cells is read once for all vectors."""
     for i in range(cells.shape[0]):

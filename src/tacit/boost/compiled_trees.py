@@ -159,9 +159,12 @@ def _route(data, start, old, old_start, widths, node):
 
 @njit(cache=True, nogil=True)
 def count_loop(
-    data, start, old, old_start, codes, node, widths, slots, used, columns, g, h, offsets, shift, cells, words
+    data, start, old, old_start, codes, node, widths, slots, used, places, g, h, shift, cells, words
 ):  # fmt: skip
-    """Move rows to their leaves, and add them to the words of their leaf's histogram (kernels.WORDS)."""
+    """Move rows to their leaves, and add them to the words of their leaf's histogram (kernels.WORDS).
+
+    `places`: of each row and counted column, the place of its cell's first word in a histogram.
+    """
     feature, place, table = _route(data, start, old, old_start, widths, node)
     one = np.int64(1) << shift
     for i in range(codes.shape[0]):
@@ -175,9 +178,9 @@ def count_loop(
         if s < 0 or not used[i]:
             continue
         gi, hi = g[i], h[i] + one
-        first = np.uint64(s * cells)
-        for j in range(columns.shape[0]):
-            at = np.uint64(2) * (first + np.uint64(offsets[j] + codes[i, columns[j]]))
+        first = np.uint64(2 * s * cells)
+        for j in range(places.shape[1]):
+            at = first + np.uint64(places[i, j])
             words[at] += gi
             words[at + np.uint64(1)] += hi
 

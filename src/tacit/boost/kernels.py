@@ -180,6 +180,23 @@ def scan_trees(data: np.ndarray, bins: Bins, starts: np.ndarray, sizes: np.ndarr
     return int(_compiled_trees().scan_loop(data, bins.widths, bins.is_category, starts, sizes))
 
 
+def word_places(codes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Return of each row and column the place of its cell's first word in a histogram."""
+    last = int(offsets[-1]) + 255
+    kind = np.uint16 if WORDS * last < 1 << 16 else np.uint32
+    return np.asarray((codes + offsets.astype(kind)) * kind(WORDS))
+
+
+def to_integers(values: np.ndarray, weight: np.ndarray, scale: float, limit: int) -> np.ndarray:
+    """Return values · weight · scale as integers of at most ±limit, outputs × rows (int64)."""
+    if has_numba():
+        out = np.empty((values.shape[1], values.shape[0]), dtype=np.int64)
+        _compiled().integers_loop(values, weight, scale, float(limit), out)
+        return out
+    whole = np.rint(np.clip(values * weight[:, None] * scale, -limit, limit)).astype(np.int64)
+    return np.ascontiguousarray(whole.T)
+
+
 def route_and_count(
     sent: SentTrees,
     earlier: SentTrees | None,
@@ -188,19 +205,18 @@ def route_and_count(
     node: np.ndarray,
     slots: np.ndarray,
     used: np.ndarray,
-    columns: np.ndarray,
+    places: np.ndarray,
     g: np.ndarray,
     h: np.ndarray,
-    offsets: np.ndarray,
     shape: tuple[int, int],
 ) -> np.ndarray:
     """Move each row from its leaf of the earlier tree k to its leaf of the sent one, in place; return what
-    `histogram_words` returns for these leaves. Needs numba. `columns`: those that are counted.
+    `histogram_words` returns for these leaves. Needs numba. `places`: word_places of the counted columns.
     """
     words = np.zeros(shape[0] * shape[1] * WORDS, dtype=np.int64)
     _compiled_trees().count_loop(
         sent.data, sent.start(k), *_earlier(sent, earlier, k),
-        codes, node, sent.bins.widths, slots, used, columns, g, h, offsets, SHIFT, shape[1], words,
+        codes, node, sent.bins.widths, slots, used, places, g, h, SHIFT, shape[1], words,
     )  # fmt: skip
     return words
 

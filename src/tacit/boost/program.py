@@ -156,12 +156,12 @@ class BoostProgram:
         return self._contribute(step, table, down, words=False)
 
     def local_words(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
-        if agreement.prepare(self, table).rows >= PACKED_ROWS:
-            raise BadData("boost: this party alone has more rows than the coordinator says all have.")
         return self._contribute(step, table, down, words=True)
 
     def _contribute(self, step: int, table: pd.DataFrame, down: Down, words: bool) -> np.ndarray:
         own = agreement.prepare(self, table)
+        if words and own.rows >= PACKED_ROWS:
+            raise BadData("boost: this party alone has more rows than the coordinator says all have.")
         if own.rows > MOST_ROWS:
             raise BadData(f"the table has {own.rows} rows; a party may have at most {MOST_ROWS}.")
         train = own.keep(self.seed, HELD_OUT, self.held_out)

@@ -96,5 +96,9 @@ class BoostResult(JobResult):
     def save(self, path: str | Path) -> Path:
         """Write the model as XGBoost's JSON, which `xgboost.Booster` and `tacit.boost.load` read."""
         file = check_absent(path)
-        write_atomic(file, json.dumps(to_json(self.booster), ensure_ascii=False))
+        write_atomic(file, self.to_text())
         return file
+
+    def to_text(self) -> str:
+        """Return the text of the file that `save` writes."""
+        return json.dumps(to_json(self.booster), ensure_ascii=False)

@@ -92,6 +92,7 @@ class RowState:
     ):
         self.codes, self.y, self.bins, self.objective = codes, y, bins, objective
         self.base, self.weight = base, weight
+        self._places: tuple[np.ndarray, np.ndarray] | None = None  # the columns counted last, and their words
         self._restart()
 
     def _restart(self) -> None:
@@ -146,15 +147,23 @@ class RowState:
     ) -> list[np.ndarray]:
         """As `grow`; return the words of the histograms over these columns. Needs numba."""
         g, h = self.gradients(scale)
+        places = self._word_places(columns, bins)
         found = [
             kernels.route_and_count(
-                growing, self._open, k, self.codes, self.node[k], slots[k], used, columns, g[k], h[k],
-                bins.offsets, (counts[k], bins.cells),
+                growing, self._open, k, self.codes, self.node[k], slots[k], used, places, g[k], h[k],
+                (counts[k], bins.cells),
             )
             for k in range(len(growing))
         ]  # fmt: skip
         self._open = growing
         return found
+
+    def _word_places(self, columns: np.ndarray, bins: Bins) -> np.ndarray:
+        """Return kernels.word_places of these columns, which are those of a round or of all."""
+        kept = self._places
+        if kept is None or not (kept[0] is columns or np.array_equal(kept[0], columns)):
+            self._places = kept = columns, kernels.word_places(self.codes[:, columns], bins.offsets)
+        return kept[1]
 
     def _start_unless_extended(self, k: int, tree: trees.Nodes) -> None:
         """Rows are in the leaves of the open tree: they begin at the root unless this one extends it."""
@@ -166,7 +175,7 @@ class RowState:
         if self._gradients is None:
             g, h = self.objective.gradients(self.margin, self.y)
             self._gradients = tuple(  # type: ignore[assignment]
-                _to_integers(values * self.weight[:, None], s) for values, s in zip((g, h), scale)
+                kernels.to_integers(values, self.weight, s, UNITS) for values, s in zip((g, h), scale)
             )
         assert self._gradients is not None
         return self._gradients
@@ -176,8 +185,3 @@ class RowState:
 
 
 UNITS = 1 << 26  # a gradient has 26 bits beside its sign, more than a float32
-
-
-def _to_integers(values: np.ndarray, scale: float) -> np.ndarray:
-    whole = np.rint(np.clip(values * scale, -UNITS, UNITS)).astype(np.int64)
-    return np.ascontiguousarray(whole.T)

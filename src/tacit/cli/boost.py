@@ -48,6 +48,11 @@ def _boost(args: Any) -> Answer:
     if has_party_tables(args.job, "boost"):
         return _boost_vertical(args, boost_deployed)
     if args.out is not None:
+        if args.kit is not None and args.data is None:
+            kit = kit_of(args.kit, "tacit boost --kit")
+            done = deployed.find_written(kit, args.job, args.out, changes=args.changes, state=args.state)
+            if done is not None:
+                return _ended(done, args)
         check_absent(args.out)
     return run_sum_job(
         args,
@@ -58,6 +63,15 @@ def _boost(args: Any) -> Answer:
         {"--report": args.report},
         out=args.out,
     )
+
+
+def _ended(result: Any, args: Any) -> Answer:
+    """Answer a command that is given again after it wrote its model."""
+    note = "This job had ended: the model is the file's, from the sums that were kept. Nothing was sent."
+    files, lines = write_files(result, report=args.report)
+    value = result.to_dict() | {"model": str(args.out)} | files
+    value["notes"] = [*value.get("notes", ()), note]
+    return answer(value, [str(result), f"note      {note}", f"model     {args.out}", *lines])
 
 
 def _boost_vertical(args: Any, deployed: Any) -> Answer:

@@ -1,8 +1,8 @@
 """A pseudorandom generator: the keystream of AES-256 in counter mode.
 
 A key has one stream, used once: counters start at 0, and every key is derived for one purpose in one round
-(`agree.agree`). Only `mask_from` uses a key several times, each time from a counter of its own. The
-generators of numpy and torch are no replacement: their seeds have 32 bits, or they are invertible.
+(`agree.agree`). Only a `Keystream` is used several times, each time from the counter that GCM derives from a
+nonce. The generators of numpy and torch are no replacement: their seeds have 32 bits, or they are invertible.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .ring import truncate, word
 BLOCK = 1 << 18  # bytes: keystream and the part of the vector it is added to fit in a core's cache
 _ZEROS = memoryview(bytes(BLOCK))
 KEY = 32  # bytes
-COUNTER = 16  # bytes
+NONCE = 16  # bytes
 
 
 def aes(key: bytes, feature: str = "secure aggregation", extra: str = "secagg", mode: str = "CTR") -> Any:
@@ -43,6 +43,32 @@ def _ciphers() -> tuple[Any, Any, Any, Any]:
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     return Cipher, algorithms.AES, modes.CTR(bytes(16)), modes.ECB()
+
+
+class Keystream:
+    """A key with a stream for each nonce: what AES-256-GCM adds to a message (NIST SP 800-38D, GCTR).
+
+    It is AES-256 in counter mode, from the counter that follows GHASH(nonce), a bijection of the nonce; the
+    last 32 bits count, so a stream has less than 2^36 bytes. GCM is used because OpenSSL computes it with
+    wider instructions than plain counter mode: twice as fast on processors that have them. Tags are dropped.
+    """
+
+    __slots__ = ("_key", "encrypt")
+
+    def __init__(self, key: bytes):
+        try:
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        except ImportError:
+            raise MissingExtra("secure aggregation", "secagg", "cryptography") from None
+        if len(key) != KEY:
+            raise bad("AES", "the length of a key", len(key), f"{KEY} bytes")
+        self._key, self.encrypt = key, AESGCM(key).encrypt
+
+    def start(self, nonce: bytes) -> Any:
+        """Return an encryptor of the stream of a nonce, for vectors of several blocks."""
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        return Cipher(algorithms.AES(self._key), modes.GCM(nonce)).encryptor()
 
 
 def _blocks(stream: Any, count: int, kind: np.dtype, room: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
@@ -68,26 +94,15 @@ def mask(vector: np.ndarray, keys: Iterable[tuple[bytes, int]], width: int) -> n
     return _add(vector, ((aes(key), sign) for key, sign in keys), width)
 
 
-def mask_from(vector: np.ndarray, streams: Iterable[tuple[Any, bytes, int]], width: int) -> np.ndarray:
-    """As `mask`, with streams of (encryptor of `aes`, the counter it starts at, sign).
-
-    A key that is used again must start at a counter that is random, or that no other stream reaches.
-    """
+def mask_from(vector: np.ndarray, streams: Iterable[tuple[Keystream, bytes, int]], width: int) -> np.ndarray:
+    """As `mask`, with streams of (key, nonce, sign). Nonces of a key are random: 16 bytes, each used once."""
     if vector.nbytes > BLOCK or vector.dtype != word(width):
-        return _add(vector, ((_start_at(stream, begin), sign) for stream, begin, sign in streams), width)
-    size = vector.nbytes  # one block: a program of sums has thousands of short vectors
-    room = np.empty(size, np.uint8)
-    zeros, view, block = _ZEROS[:size], room.data, room.view(vector.dtype)
-    for stream, begin, sign in streams:
-        stream.reset_nonce(begin)
-        stream.update_into(zeros, view)
+        return _add(vector, ((stream.start(nonce), sign) for stream, nonce, sign in streams), width)
+    zeros, kind, count = _ZEROS[: vector.nbytes], vector.dtype, len(vector)
+    for stream, nonce, sign in streams:  # one block: a program of sums has thousands of short vectors
+        block = np.frombuffer(stream.encrypt(nonce, zeros, None), kind, count)
         (np.add if sign > 0 else np.subtract)(vector, block, vector)
     return truncate(vector, width)
-
-
-def _start_at(stream: Any, begin: bytes) -> Any:
-    stream.reset_nonce(begin)
-    return stream
 
 
 def _add(vector: np.ndarray, streams: Iterable[tuple[Any, int]], width: int) -> np.ndarray:

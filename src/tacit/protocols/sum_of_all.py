@@ -7,11 +7,12 @@
       |--- SessionUnknown() ----------------------------->|   instead, if u restarted since: a new session
 
     s_{u,v} = HKDF(X25519(x_u, X_v); contract, session, both names and keys)        once in a session
-    k_{u,v}, r_{u,v} = HMAC(s_{u,v}; "masks"), HMAC(s_{u,v}; "counters")             once in a session
+    k_{u,v}, r_{u,v} = HMAC(s_{u,v}; "masks"), HMAC(s_{u,v}; "nonces")               once in a session
     c_{u,v} = BLAKE3(r_{u,v}; contract, step, what was sent down, parties), 16 bytes once in a sum
     y_u = x_u + Σ_{v > u} PRG(k_{u,v}, c_{u,v}) − Σ_{v < u} PRG(k_{u,v}, c_{u,v})   modulo 2^width
 
-PRG(k, c) is AES-256 in counter mode from counter c on; BLAKE3 is keyed, a pseudorandom function.
+PRG(k, c) is the keystream of AES-256-GCM with the nonce c: counter mode, from the counter that follows
+GHASH(c); BLAKE3 is keyed, a pseudorandom function.
 
 The masks cancel in the sum over all parties and in no other. Nothing is ever revealed to unmask it, so there
 are no shares of secrets, and no self-mask b_u: Bonawitz et al. (secagg.py) need both because they open the
@@ -21,7 +22,8 @@ means no sum, and its masks are never opened.
 Claim: the coordinator and any n − 2 parties together learn of the others' vectors only their sum. Between any
 two honest parties u and v, k_{u,v} and c_{u,v} are outputs of a pseudorandom function under a key that only
 u and v have (Diffie-Hellman over Curve25519, HKDF), so PRG(k_{u,v}, c_{u,v}) is indistinguishable from
-uniform, in every sum anew: counters of q sums of 2^30 bytes overlap with a probability below q² / 2^101.
+uniform, in every sum anew: GHASH is a bijection of c, so counters are uniform as well, and those of q sums
+of 2^30 bytes overlap with a probability below q² / 2^101 (of two, 96 bits agree and the last 32 are near).
 Honest parties are connected by these masks, so all that does not depend on them is the honest sum.
 
 Claim: one mask hides one vector. A mask depends on contract, step and everything sent down, and a party
@@ -42,7 +44,6 @@ import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -68,7 +69,7 @@ from .summing import (
     receive,
 )
 
-MASKS, COUNTERS = b"tacit sum_of_all masks 2", b"tacit sum_of_all counters 2"
+MASKS, NONCES = b"tacit sum_of_all masks 3", b"tacit sum_of_all nonces 3"
 
 
 class SessionUnknown(Message, reveals="that the party has no keys of this session: it was restarted"):
@@ -84,8 +85,8 @@ class Session:
     """What a party keeps between the sums of a session: the secret that it shares with each other party."""
 
     name: bytes = b""
-    # of each other party: an encryptor of masks, the secret of its counters, and the sign
-    streams: list[tuple[Any, bytes, int]] = field(default_factory=list, repr=False)
+    # of each other party: the key of masks, the secret of its nonces, and the sign
+    streams: list[tuple[prg.Keystream, bytes, int]] = field(default_factory=list, repr=False)
 
     def begin(self, name: bytes, about: bytes, me: str, own: KeyPair, keys: Mapping[str, bytes]) -> None:
         """Derive the secrets of a session from the public keys of all parties."""
@@ -93,15 +94,15 @@ class Session:
         for v, public in keys.items():
             if v != me:
                 secret = own.agree(public, pair(bind(about, name), me, own.public, v, public))
-                stream = prg.aes(hmac.digest(secret, MASKS, "sha256"))
-                self.streams.append((stream, hmac.digest(secret, COUNTERS, "sha256"), sign(me, v)))
+                stream = prg.Keystream(hmac.digest(secret, MASKS, "sha256"))
+                self.streams.append((stream, hmac.digest(secret, NONCES, "sha256"), sign(me, v)))
         self.name = name
 
     def mask(self, vector: np.ndarray, about: bytes, parties: Sequence[str], width: int) -> np.ndarray:
         """Add the masks of one sum to a vector, in place."""
-        context, counters = mask_context(about, tuple(parties)), keyed_hashes()
+        context, nonces = mask_context(about, tuple(parties)), keyed_hashes()
         masks = [
-            (stream, counters(context, key=secret).digest(prg.COUNTER), sign_)
+            (stream, nonces(context, key=secret).digest(prg.NONCE), sign_)
             for stream, secret, sign_ in self.streams
         ]
         return prg.mask_from(vector, masks, width)

@@ -52,11 +52,12 @@ from ..parties.message import Message
 from . import secagg, sum_of_all
 from .checked_sums import OPENED, TAGS, Checker, Checks
 from .consent import Commitment, OneSum
-from .departures import BEGAN, Beginnings, Questions, mark, read_first
+from .departures import BEGAN, Beginnings, mark, read_first
 from .joining import shown
 from .rounds import run_sum
 from .step_vectors import StepVectors, shorten
-from .sum_steps import AboutOneSet, AsksOnce, Chained, Packed, R, T, count_words, implements
+from .sum_replay import run_steps, with_parties
+from .sum_steps import AsksOnce, Chained, Packed, R, T, count_words, implements
 from .sum_steps import Down as Down
 from .sum_steps import SumProgram as SumProgram
 from .sum_steps import ideal as ideal
@@ -343,7 +344,9 @@ def _answer(
     `first` is the step at which the program began.
     """
     step, sent_down, own = message.step, message.vectors, message.step - first
-    down = {k: v for k, v in sent_down.items() if k not in (OPENED, BEGAN)}
+    down = sent_down  # most often the same object, which a program then reads once
+    if OPENED in down or BEGAN in down:
+        down = {k: v for k, v in sent_down.items() if k not in (OPENED, BEGAN)}
     if not 0 <= own < program.max_steps:
         raise ProtocolError(
             f"the coordinator asks {name!r} for step {step + 1}; the agreed program has {program.max_steps} "
@@ -437,58 +440,20 @@ async def server(
     opened      is called with each new sum before the next step, with the parties in it
     share       makes vectors of the result that all parties receive
     """
+    keys = _Keys()
+
+    async def ask(step: int, sent: Down, asked: tuple[int, Down], names: list[str]) -> SumOutcome:
+        outcome = await _sum(me, program, rules, step, dict(sent), asked, names, keys, admission, aborted)
+        opened(step, outcome.total.numpy(), [p for p in names if p in outcome.included])
+        return outcome
+
     try:
-        kept = list(zip(sums, included or [rules.parties] * len(sums), strict=True))
-        result = await _coordinate(me, program, rules, admission, kept, opened, aborted)
+        result = await run_steps(program, rules, with_parties(rules, sums, included), ask)
     except TacitError as error:
         await me.send(list(rules.parties), SumsOver({}, str(error)[:300]))
         raise
     await me.send(list(rules.parties), SumsOver({} if share is None else dict(share(result)), ""))
     return result
-
-
-async def _coordinate(
-    me: Party,
-    program: SumProgram[Any, R],
-    rules: SumRules,
-    admission: Admission | None,
-    sums: Sequence[tuple[np.ndarray, Sequence[str]]],
-    opened: Callable[[int, np.ndarray, Sequence[str]], None],
-    aborted: Callable[[int, str], None],
-) -> R:
-    steps, remaining, keys = program.coordinate(), list(rules.parties), _Keys()
-    down, total, questions = dict(next(steps)), np.zeros(0, np.int64), Questions(program)
-    first = 0  # the step at which the program began
-    for step in range(program.max_steps * (1 + rules.may_leave)):
-        own = step - first
-        if own == program.max_steps:
-            break
-        questions.add(down)
-        sent = mark(down, first)
-        if rules.checked and step:
-            sent[OPENED] = torch.from_numpy(total)
-        if step < len(sums):
-            total, present = np.asarray(sums[step][0], dtype=np.int64), sums[step][1]
-        else:
-            asked = own, down
-            outcome = await _sum(me, program, rules, step, sent, asked, remaining, keys, admission, aborted)
-            total, present = outcome.total.numpy(), outcome.included
-            opened(step, total, [p for p in remaining if p in present])
-        left = [p for p in remaining if p not in present]
-        remaining = [p for p in remaining if p in present]
-        if left and own and isinstance(program, AboutOneSet):
-            questions.check(step, left)
-            steps, first = program.coordinate(), step + 1
-            down = dict(next(steps))
-            continue
-        numbers = total[: len(total) - TAGS * rules.checked]
-        if not rules.checked and count_words(program, own, down) is not None:
-            numbers = cast(Packed, program).unpack(own, down, total)
-        try:
-            down = dict(steps.send(numbers))
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-    raise AssertionError(f"the program has more than its {program.max_steps} steps")
 
 
 @dataclass

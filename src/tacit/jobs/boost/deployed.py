@@ -16,10 +16,11 @@ from ...boost.result import BoostResult
 from ...boost.xgboost_json import from_json, to_json
 from ...errors import BadData, ProtocolError
 from ...files import write_atomic
+from ...parties.ledger import Ledger
 from ...results import check_absent
 from ...stats.columns import numbers
 from ...stats.tables import check_columns
-from ..stats.deployed import Report, answer_sums, check_client, coordinate_sums, sum_here
+from ..stats.deployed import Report, answer_sums, check_client, coordinate_sums, read_finished, sum_here
 from ..stats.queries import Query, read_rows
 from .horizontal import conclude
 from .query import WORD, check_policy, read_job, read_policy
@@ -59,6 +60,30 @@ def coordinate(
         share=_share,
     )
     return conclude(program, found, ledger, len(contract.tables["parties"]))
+
+
+def find_written(
+    kit: Kit,
+    job: str | Path,
+    out: str | Path,
+    *,
+    changes: list[str] | None = None,
+    state: str | Path | None = None,
+) -> BoostResult | None:
+    """Return the result of a coordinator that ended, or was killed, after it wrote its model to `out`.
+
+    The sums it opened are all in its `state` and give the file, byte for byte; None: they do not.
+    The model is written when all parties have received it, so there is nothing left to send.
+    """
+    file = Path(out)
+    if not file.is_file():
+        return None
+    done = read_finished(kit, read_job(job, changes), job, state)
+    if done is None:
+        return None
+    program, contract, found = done
+    result = conclude(program, found, Ledger(), len(contract.tables["parties"]))
+    return result if file.read_bytes() == result.to_text().encode() else None
 
 
 def _share(found: Boosted) -> Mapping[str, Tensor]:

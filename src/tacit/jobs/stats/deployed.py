@@ -21,6 +21,7 @@ from ...errors import BadJob, BadKit, BadRun
 from ...files import write_atomic
 from ...guard.secagg import SecAgg
 from ...parties.ledger import Ledger
+from ...protocols.sum_replay import replay
 from ...results import JobResult
 from ...stats.disclosure import require_effective_rows
 from ...stats.privacy import Private
@@ -176,6 +177,22 @@ def coordinate_sums(
     with record_command(kit.directory, ledger, command, kit.name):
         found = connect(kit, server, ledger, patience, peers_of(query, contract))
     return program, contract, found, ledger
+
+
+def read_finished(
+    kit: Kit, query: Query, job: str | Path, state: str | Path | None
+) -> tuple[Any, SumContract, Any] | None:
+    """Return program, contract and outcome of a job whose sums are all on this coordinator's disk, or None.
+
+    Nothing is sent.
+    """
+    if kit.role != "server":
+        return None
+    program, contract = agree(kit, query, job)
+    journal = SumJournal(_state(kit, state), contract.digest, contract.tables["parties"])
+    sums = journal.load()
+    found = replay(program, contract.rules(), sums, journal.included) if sums else None
+    return None if found is None else (program, contract, found)
 
 
 def take_part(
