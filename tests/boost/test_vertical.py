@@ -185,6 +185,21 @@ def test_a_unit_of_scores_that_is_no_power_of_two_is_refused() -> None:
         read_classes(part, ScoreClasses(["a", "b"], 1.0))
 
 
+def test_rows_of_different_people_are_not_predicted() -> None:
+    frame = pd.DataFrame({"id": [f"A{k}" for k in range(60)], "age": range(60), "y": ["no", "yes"] * 30})
+    tables = {"bank": frame, "telecom": frame[["id"]].assign(bill=[k % 7 for k in range(60)])}
+    model = tacit.boost.train(tables, on="id", label="y", trees=2, depth=2, min_rows=5)
+    found = model.predict(tables)
+    lower = tables["telecom"].assign(
+        id=tables["telecom"]["id"].str.lower()
+    )  # the same ids, as psi compares them
+    assert np.array_equal(model.predict(tables | {"telecom": lower}), found)
+    without = {name: table.drop(columns="id") for name, table in tables.items()}
+    assert np.array_equal(model.predict(without), found)
+    with pytest.raises(BadData, match="row 1 of 'bank' and of 'telecom' have different ids"):
+        model.predict(tables | {"telecom": tables["telecom"].iloc[::-1]})
+
+
 def test_unseen_levels_and_missing_cells_are_predicted() -> None:
     frame = people()
     tables = {"bank": frame[["id", "age", "risk"]], "telecom": frame[["id", "calls", "plan"]]}

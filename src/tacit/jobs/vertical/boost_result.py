@@ -11,6 +11,7 @@ import numpy as np
 
 from ...boost.model import KINDS, rank_columns
 from ...boost.vertical_grower import LEAF
+from ...data.identifiers import normal
 from ...errors import BadData, MissingFiles
 from ...parameters import bad
 from ...parties.ledger import Ledger
@@ -123,6 +124,8 @@ class VerticalBoostResult(JobResult):
     def predict(self, tables: Mapping[str, Any], *, margin: bool = False) -> np.ndarray:
         """Return a prediction for each row of {party: DataFrame}, with the same rows in the same order.
 
+        Tables that have the id column are compared by it, and refused if a row is of different people.
+
         With two classes the probability of the second, with more classes one column for each, otherwise the
         value; `margin` returns what comes before the sigmoid, softmax or exponential. This multiplies the
         parties' factors in one place; `tacit predict` does it between real parties, on shares.
@@ -134,6 +137,7 @@ class VerticalBoostResult(JobResult):
         sizes = {n: len(t) for n, t in tables.items() if n in self.parts}
         if len(set(sizes.values())) != 1:
             raise bad("predict", "the number of rows", sizes, "the same at all parties")
+        self._check_ids({n: tables[n] for n in wanted})
         import pandas as pd
 
         blank = pd.DataFrame(index=range(next(iter(sizes.values()))))
@@ -142,6 +146,18 @@ class VerticalBoostResult(JobResult):
         if margin:
             return found if found.shape[1] > 1 else found[:, 0]
         return self._holder.objective.predict(found)
+
+    def _check_ids(self, tables: Mapping[str, Any]) -> None:
+        """Refuse rows of different people: their factors would be multiplied without an error."""
+        ids = {n: list(t[self.parts[n].id]) for n, t in tables.items() if self.parts[n].id in t}
+        for name, other in list(ids.items())[1:]:
+            first = next(iter(ids))
+            for k, (a, b) in enumerate(zip(ids[first], other), 1):
+                if a != b and normal(str(a)) != normal(str(b)):
+                    raise BadData(
+                        f"predict: row {k} of {first!r} and of {name!r} have different ids. Give the same "
+                        "people in the same order; tacit.align finds the rows."
+                    )
 
     def save(self, path: str | Path) -> Path:
         """Write each party's part to a folder of its own in a new folder; `load` reads them."""
