@@ -291,8 +291,3 @@ def test_files_that_belong_to_no_run_of_the_cell_are_refused(tmp_path: Path) -> 
             compare_on_cluster._keep(tmp_path / "c", 0, {"run"}, {name: b"x", "state": b""})
     assert not (tmp_path / "outside").exists()
     assert not compare_on_cluster.has_cells(tmp_path / "c")
-
-
-def test_real_parties_are_refused_on_a_cluster() -> None:
-    with pytest.raises(BadParameter, match="a worker simulates its runs in one process"):
-        tacit.compare(FED, **OPTIONS, on="ray", runtime="inprocess")

@@ -18,9 +18,8 @@ from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ..errors import BadParameter, BadRun
+from ..errors import BadRun
 from ..files import write_atomic
-from ..parameters import bad
 from ..report.records import CENTRAL
 from ..results import Result
 from ..runs import Event
@@ -39,8 +38,8 @@ def group_into_cells(plans: Sequence[Plan]) -> list[list[int]]:
     return list(cells.values())
 
 
-def state_of(directory: Path, cell: int) -> Path:
-    return directory / "state" / f"cell-{cell:04d}.safetensors"
+def state_of(directory: Path, n: int) -> Path:
+    return directory / "state" / f"cell-{n:04d}.safetensors"
 
 
 def has_cells(directory: Path | None) -> bool:
@@ -57,7 +56,6 @@ def train(
     watch: Callable[[Event], None] | None,
 ) -> list[Result]:
     """Train the cells that are not done; `folders` are the names of runs that keep a directory."""
-    _check(plans)
     cells = group_into_cells(plans)
     data_jobs = [None if p.label == CENTRAL else data_job for p in plans]
     with ExitStack() as stack:
@@ -101,13 +99,6 @@ def _out(place: Path, folder: str | None) -> Path | None:
 def _tell(watch: Callable[[Event], None] | None, text: str) -> None:
     if watch is not None:
         watch({"kind": "note", "text": text})
-
-
-def _check(plans: list[Plan]) -> None:
-    for p in plans:
-        if p.runtime != "cohort":
-            must_be = "'cohort' with on='ray': a worker simulates its runs in one process"
-            raise BadParameter(str(bad("compare", "runtime", p.runtime, must_be)))
 
 
 def _keep(place: Path, n: int, expected: set[str | None], files: Files) -> None:
