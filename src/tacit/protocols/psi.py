@@ -8,8 +8,9 @@
 
 Each party learns the other's set size; the method's module says what else. method="auto" uses Diffie-Hellman
 (`psi_dh`) up to 10,000 ids, where it sends the fewest bytes, and the OPRF from a vector OLE (`psi_oprf`)
-above, which needs thirty times less computation and a third of the bytes (`benchmarks/psi.py`). reveal="size" and "sum" run `psi_sum`: the sender
-counts the shared ids, and opens the count, or the sum of its values over them, if its policy allows it.
+above, which needs thirty times less computation and a third of the bytes (`benchmarks/psi.py`).
+reveal="size" and "sum" run `psi_sum`: the sender counts the shared ids, and opens the count, or the sum of
+its values over them, if its policy allows it.
 """
 
 from __future__ import annotations
