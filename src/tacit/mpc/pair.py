@@ -119,7 +119,12 @@ async def _products(channel: OTChannel, plan: list[Request]) -> dict[int, Shares
                 pieces[i] = {"a": a, "b": b, "c": request.op(a, b)}
             else:
                 holder, b = named[request.mask]
-                pieces[i] = {"a": a, "c": request.op(a, b)}
+                if request.owner is None:
+                    pieces[i] = {"a": a, "c": request.op(a, b)}
+                else:  # the owner of b has no share of a: there is nothing but the cross term
+                    a = torch.zeros_like(a) if request.owner == channel.rank else a
+                    empty = torch.zeros(request.op.shape(request.x, request.y), dtype=torch.int64)
+                    pieces[i] = {"a": a, "c": empty}
             for left in (0, 1):
                 if holder not in (None, 1 - left):
                     continue  # the other party has no part of b
@@ -159,7 +164,7 @@ async def _masks(
             name: _cut(parts[name], begin, shape, dtype, is_packed=dtype is torch.uint8 and name != "T")
             if count
             else torch.zeros(shape, dtype=dtype)
-            for name, (shape, dtype) in request.parts().items()
+            for name, (shape, dtype) in request.among(2).parts().items()
         }
         for (i, request), begin, count in zip(requests.items(), begins, counts)
     }
