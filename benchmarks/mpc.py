@@ -19,6 +19,7 @@ import asyncio
 import json
 import multiprocessing
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -176,7 +177,7 @@ def checked_programs(step: Callable[..., Any], *operands: Tensor) -> Programs:
 
 
 def harder(only: str = "") -> None:
-    """CPU seconds of the busier party, the dealer's, MB and rounds."""
+    """CPU seconds of the busier party, the dealer's, wall seconds, MB, rounds, and MB of memory."""
     linear = nn.Sequential(nn.Linear(784, 10))
     x, side = torch.arange(10_000), torch.arange(128 * 128).reshape(128, 128)
 
@@ -195,13 +196,15 @@ def harder(only: str = "") -> None:
         "no dealer: 784-10 batch 1": lambda: model_programs(linear, [torch.zeros(1, 784)], helper=None),
         "no dealer: MLP batch 1": lambda: model_programs(mlp(), [torch.zeros(1, 1, 28, 28)], helper=None),
         "no dealer: CNN batch 1": lambda: model_programs(cnn(), [torch.zeros(1, 1, 28, 28)], helper=None),
+        "no dealer: CNN batch 64": lambda: model_programs(cnn(), [torch.zeros(64, 1, 28, 28)], helper=None),
     }
     for name, programs in rows.items():
         if only not in name:
             continue
         m = measure(programs())
         print(
-            f"{name:28}{m['cpu']:9.3f}{m['dealer']:9.3f}{m['wall']:9.3f}{m['mb']:10.2f}{m['rounds']:6.0f}",
+            f"{name:28}{m['cpu']:9.3f}{m['dealer']:9.3f}{m['wall']:9.3f}{m['mb']:10.2f}{m['rounds']:6.0f}"
+            f"{m['memory']:9.0f}",
             flush=True,
         )
 
@@ -226,7 +229,8 @@ def child(name: str, sockets: dict[str, dict[str, socket.socket]], programs: Pro
             else 0
         )
         value = result.get("value") if result else None
-        out.put((name, best, seen, rounds, None if value is None else value.tolist()))
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6  # Linux counts in KiB
+        out.put((name, best, seen, rounds, None if value is None else value.tolist(), memory))
         for task in listeners:
             task.cancel()
 
@@ -253,6 +257,7 @@ def measure(programs: Programs) -> dict[str, Any]:
         "mb": sum(t[1] for t in figures.values()) / 1e6,
         "rounds": figures["client"][2],
         "value": figures["client"][3],
+        "memory": max(figures[n][4] for n in PARTIES[:2]),
     }
 
 
@@ -292,9 +297,7 @@ def ours(only: str = "") -> dict[str, dict[str, Any]]:
         "ReLU 1e6": lambda: step_programs(functions.relu, million),
         "mul 1e6": lambda: step_programs(functions.mul, million, million),
         "matmul 512": lambda: step_programs(lambda ctx, x, y: functions.mul(ctx, x, y, MATMUL), side, side),
-        "softmax 1000×10": lambda: step_programs(
-            functions.softmax, torch.zeros(1000, 10, dtype=torch.int64)
-        ),
+        "softmax 1000×10": lambda: step_programs(functions.softmax, torch.zeros(1000, 10, dtype=torch.int64)),
     }
     rows = {name: measure(programs()) for name, programs in steps.items() if only in name}
     for name, model in (("MLP", mlp()), ("CNN", cnn())):

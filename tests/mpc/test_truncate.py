@@ -66,12 +66,12 @@ def test_it_takes_one_round_and_for_two_parties_one_bit_a_value_and_party(partie
 def test_two_parties_are_within_a_unit_for_any_shares_and_exact_for_multiples(pairs, bits):
     """By hand, in integers without a limit: any first share, also 0 and the ends of the ring."""
     v, first = (torch.tensor(t) for t in zip(*pairs))
-    for value in (v, (v >> bits) << bits):
-        got = reconstruct(play_on(lambda ctx, x: truncate(ctx, x, bits), [first, value - first])).tolist()
-        for mine, true in zip(got, value.tolist()):
+    for secret in (v, (v >> bits) << bits):
+        got = reconstruct(play_on(lambda ctx, x: truncate(ctx, x, bits), [first, secret - first])).tolist()
+        for mine, true in zip(got, secret.tolist()):
             assert abs(mine * 2**bits - true) < 2**bits
-        if value is not v:
-            assert got == (value >> bits).tolist()
+        if secret is not v:
+            assert got == (secret >> bits).tolist()
 
 
 def test_what_two_parties_send_to_truncate_is_a_bit_under_a_mask(monkeypatch):

@@ -143,7 +143,7 @@ async def square(ctx: RingContext, x: Tensor) -> Tensor:
 
 @dataclass
 class MaskedFactor(Generic[ShareT]):
-    """A factor y of several products: f = y − b is public, the mask b is shared, or known to y's owner alone."""
+    """A factor y of several products: f = y − b is public; the mask b is shared, or its owner's alone."""
 
     name: str | None
     f: Tensor

@@ -1,10 +1,10 @@
-"""Truncation removes fractional bits: [v] with 2f of them → [v / 2^f] with f, exact to a unit in the last place.
+"""Truncation removes fractional bits: [v] with 2f of them → [v / 2^f] with f.
 
 Two parties need not open v: each shifts its own share, and only whether the shares wrapped around is computed
 together. After Rathee et al.: SiRnn, IEEE S&P 2021, and Huang, Lu, Hong, Ding: Cheetah, USENIX Security 2022,
 Section 4.2 (truncation with known top bit), with the correlation from a dealer:
 1. the dealer gives party 0 a random bit u, party 1 a random bit w, and both [u·w] modulo 2^f
-2. v + 2^62 = x − y modulo 2^64, with x = v_0 + 2^62 at party 0 and y = −v_1 at party 1. It is 0 … 2^63 − 1, so
+2. v + 2^62 = x − y modulo 2^64, with x = v_0 + 2^62 at party 0 and y = −v_1 at party 1. It is below 2^63, so
    x − y wrapped around exactly where A = 1 − top bit of x and B = top bit of y are both 1
 3. party 0 sends d = A ⊕ u, party 1 sends e = B ⊕ w: uniform bits.
    [A·B] = A·e + (−1)^(d⊕e) [u·w]_0 at party 0, and d·w·(2B − 1) + (−1)^(d⊕e) [u·w]_1 at party 1
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 class MaskedProducts(
     Message,
-    reveals="values under one-time masks, or top bits of shares of them, to take fractional bits off: uniform "
-    "words or bits",
+    reveals="values under one-time masks, or the top bits of their shares, to take fractional bits off: "
+    "uniform words or bits",
 ):
     values: list[Tensor]
 
