@@ -85,9 +85,9 @@ def check_names(core: Any, recipe: Recipe) -> None:
     both = [name for name in (*recipe.numbers, *recipe.categories) if name in values]
     if both:
         raise BadParameter(
-            f"export: each column is an input of the file, and {', '.join(map(repr, both))} is the name of an "
-            "output or a step. Rename the column and train again, or export the model from the encoded row on: "
-            "run.export(path, encoded=True), `tacit export --encoded`."
+            f"export: columns are inputs of the file, and {', '.join(map(repr, both))} is the name of "
+            "an output or a step. Rename the column and train again, or export the model from the encoded row "
+            "on: run.export(path, encoded=True), `tacit export --encoded`."
         )
 
 
