@@ -86,8 +86,8 @@ def check_names(core: Any, recipe: Recipe) -> None:
     if both:
         raise BadParameter(
             f"export: columns are inputs of the file, and {', '.join(map(repr, both))} is the name of "
-            "an output or a step. Rename the column and train again, or export the model from the encoded row "
-            "on: run.export(path, encoded=True), `tacit export --encoded`."
+            "an output or a step. Rename the column and train again, or export the model from the encoded "
+            "row on: run.export(path, encoded=True), `tacit export --encoded`."
         )
 
 
