@@ -186,4 +186,4 @@ def _distinct(tags: np.ndarray | None) -> np.ndarray:
     low = np.ascontiguousarray(tags[:, 8:]).view(">u4")[:, 0].astype(np.uint32)
     order = np.lexsort((low, high))
     tags, high, low = tags[order], high[order], low[order]
-    return tags[np.concatenate([[True], (high[1:] != high[:-1]) | (low[1:] != low[:-1])])]
+    return np.asarray(tags[np.concatenate([[True], (high[1:] != high[:-1]) | (low[1:] != low[:-1])])])
