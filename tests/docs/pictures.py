@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import tempfile
 import threading
@@ -19,7 +20,7 @@ from PIL import Image
 import tacit
 from tacit import algorithms, cli, data, guard
 from tests.browsing import BROWSERS, QUIET
-from tests.cli.shell import Role, provision
+from tests.cli.shell import Role, free_port
 from tests.ui.conftest import served
 
 from .pages import ROOT
@@ -109,7 +110,11 @@ def show_runs(open_page: Any) -> None:
 
 
 def show_federation(open_page: Any, place: Path) -> None:
-    provision(*CLIENTS)
+    hub_at = f"127.0.0.1:{free_port()}"
+    Path("federation.toml").write_text(
+        f'name = "clinics"\nhub = "{hub_at}"\nclients = {json.dumps(CLIENTS)}\n'
+    )
+    assert cli.main(["provision", "federation.toml", "-o", "kits"]) == 0
     Path("job.toml").write_text(JOB)
     Path("kits/north/policy.toml").write_text(POLICY)
     rng = np.random.default_rng(0)
