@@ -28,6 +28,7 @@ class Deployed:
         doc="answers with which a round continues after the deadline; None: everyone's",
     )
     patience: float = real(300.0, above=0, doc="seconds to keep trying when the hub cannot be reached")
+    tree: Any = None  # tree.Edge or tree.Top, where servers form a hierarchy
     on_link: Any = None  # called with the server's connection to the hub, for those who watch it
 
     def check(self) -> None:

@@ -191,10 +191,12 @@ class MessageTrainer(Trainer):
             nonlocal record
             if uploads is None:
                 self.facts["lost"] = True
+                await self.after_merge(r, last, None)
                 record = self.record(r + 1, last, ())
                 await self.finish_round(emitter, record, {})
                 return
             participants = self._merge_all(r, uploads)
+            await self.after_merge(r, last, uploads)
             record = self.record(r + 1, last, participants, self.seconds is not None)
             await self.merged(emitter, record, evaluates(p, r + 1, last))
 
@@ -404,6 +406,9 @@ class MessageTrainer(Trainer):
             )
 
         return start
+
+    async def after_merge(self, r: int, last: int, uploads: Uploads | picking.BestUpload | None) -> None:
+        """Do what follows a round's step, before its model is evaluated; None: the round was lost."""
 
     # the server's step --------------------------------------------------------------------------------------
 
