@@ -133,7 +133,7 @@ class Federation:
                     tag("code", r["job"][:SHORT]),
                     _about(r["about"]),
                     plain(r["by"]),
-                    tag("span", r["asked"][:19].replace("T", " "), class_="when"),
+                    r["asked"][:16].replace("T", " "),
                     join(state),
                     count(r["answers"]),
                     join([self._decide(root, r, owner), _job_text(owner, r["job"])]),
