@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ..errors import BadRun, MissingFiles
 from ..numbers import is_finite
@@ -25,14 +25,22 @@ from .numbers import significant, size
 from .page import assemble
 from .records import RunRecord, read_run
 
-if TYPE_CHECKING:
-    from ..jobs.audit_log import Verification
-
 TEXTS = Path(__file__).with_name("dpo_texts.toml")
 FILES = ("job.toml", "ledger.json", "events.jsonl", "pipeline.json", "model.safetensors", "audit.json")
 COLUMNS = ("label", "numbers", "categories", "features", "columns", "text", "date", "group", "person", "time")
 WEAK = 10  # above it an ε allows more than 99.99% certainty
 MOST_PARTIES = 40  # with a line of their own to sign
+
+
+class CheckedLog(Protocol):
+    """What checking a party's audit log found: its entries, the hash of the last one, what does not fit."""
+
+    @property
+    def entries(self) -> tuple[dict[str, Any], ...]: ...
+    @property
+    def head(self) -> str: ...
+    @property
+    def problems(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ class Assessment:
     texts: Mapping[str, Any]
     answers: Mapping[str, str]
     audit: Mapping[str, Any] | None
-    logs: Mapping[str, Verification] = field(default_factory=dict)  # of parties whose kits were given
+    logs: Mapping[str, CheckedLog] = field(default_factory=dict)  # of parties whose kits were given
 
     def say(self, section: str, key: str, **values: Any) -> str:
         return str(self.texts[section][key]).format(**values)
@@ -88,7 +96,7 @@ def read_assessment(
     directory: str | Path,
     answers: str | Path | None = None,
     texts: str | Path | None = None,
-    logs: Mapping[str, Verification] | None = None,
+    logs: Mapping[str, CheckedLog] | None = None,
 ) -> Assessment:
     """Read a run, the answers of its controller and the texts. `logs`: checked audit logs, by party."""
     directory = Path(directory)
