@@ -65,6 +65,13 @@ def add(verb: Callable[..., Any]) -> None:
             help="server: how many answers a round needs after the deadline (default: all)",
         ),
         arg(
+            "--over-select",
+            type=float,
+            metavar="F",
+            help="server: ask F times the parties of a round, and continue with the first ones that answer, "
+            "as many as the round has (with --deadline)",
+        ),
+        arg(
             "--under",
             metavar="KIT",
             help="server: this is an edge; its kit in the federation above, whose server averages the edges",
@@ -153,6 +160,7 @@ def _party(args: Any) -> Answer:
         for name in (
             "deadline",
             "at_least",
+            "over_select",
             "out",
             "resume",
             "monitor",
@@ -248,6 +256,7 @@ def _coordinate(args: Any, kit: Any, deployed: Any) -> Answer:
             patience=args.patience,
             on_link=figures.use,
             tree=tree,
+            over_select=1.0 if args.over_select is None else args.over_select,
         )
     return _answer(result, out)
 

@@ -170,6 +170,7 @@ def coordinate(
     patience: float = 300.0,
     on_link: Callable[[Link], None] | None = None,
     tree: Edge | Top | None = None,
+    over_select: float = 1.0,
 ) -> Result:
     """Run the server's part of a run across organizations; clients are started by their owners.
 
@@ -182,7 +183,8 @@ def coordinate(
             "gives --data."
         )
     layout, options = read(job, changes, read_approved(kit.directory))
-    runtime = check(Deployed(kit, layout_of(layout, options), deadline, at_least, patience, tree, on_link))
+    table = layout_of(layout, options)
+    runtime = check(Deployed(kit, table, deadline, at_least, patience, over_select, tree, on_link))
     seen = Ledger()
     with toml.named(job), record_command(kit.directory, seen, "party", kit.name):
         result = train(

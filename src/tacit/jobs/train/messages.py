@@ -62,6 +62,7 @@ class MessageTrainer(Trainer):
     name = "in-process parties"
     within: float | None = None  # seconds that a round waits for answers
     at_least: int | None = None  # answers with which it continues then
+    over_select: float = 1.0  # parties asked for each one that a round needs
     kinds: tuple[type[Message], ...] = (  # in the order of the ledger's lines
         protocol.Upload,
         picking.Score,
@@ -182,9 +183,10 @@ class MessageTrainer(Trainer):
             self.round, self.facts = r, {}
             self.context.spend(r)
             names, among = self.asked(), p
-            if len(names) < len(p.fed):
+            if len(names) < len(p.fed) or self.over_select > 1:
                 few = dataclasses.replace(p.fed, parties=names)
-                among = dataclasses.replace(p, fed=few, per_round=min(p.per_round, len(names)))
+                invited = math.ceil(p.per_round * self.over_select)
+                among = dataclasses.replace(p, fed=few, per_round=min(invited, len(names)))
             return [names[k] for k in chosen(among, r)] if p.select is None else self._select(r)
 
         async def merge(r: int, uploads: Uploads | picking.BestUpload | None) -> None:
@@ -235,6 +237,7 @@ class MessageTrainer(Trainer):
             meet=p.select is not None,
             pending=None if self.context.pending is None else rounds.start - 1,
             testers=self.testers,
+            wanted=lambda r: p.per_round if self.over_select > 1 else None,
             **network,
         )
 
