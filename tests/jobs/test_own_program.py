@@ -88,7 +88,7 @@ def test_a_program_that_fails_ends_those_of_its_peers(hub: Role) -> None:
     async def fail(me: Any) -> None:
         raise BadParameter("a secret reason")
 
-    results = run_all({**PROGRAMS, "notary": fail})
+    results = run_all({**PROGRAMS, "notary": fail}, hub)
     assert "a secret reason" in str(results["notary"])
     for name in NAMES:
         assert "'notary' stopped" in str(results[name])
