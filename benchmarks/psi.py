@@ -10,7 +10,7 @@ Half of the ids are shared, and the receiver learns which. tacit's roles are two
 through a hub with certificates and end-to-end encryption (`tacit.Processes`); the hub's CPU time is not
 counted. CPU time is from ids as text to the shared rows, including helper processes; bytes are those of
 messages. Loading libraries is not counted for anybody: ours include the loops that numba compiled (`load`, about
-.4 CPU seconds in a process that matches for the first time). OpenMined's roles run in one process; SPU's are two
+.5 CPU seconds in a process that matches for the first time). OpenMined's roles run in one process; SPU's are two
 processes and read CSV files. The best of --runs by CPU time is printed.
 """
 

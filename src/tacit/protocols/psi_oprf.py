@@ -144,10 +144,8 @@ class OprfLayout:
         for at in range(0, len(digests), BUCKET):
             word = ot.encrypt_blocks(digests[at : at + BUCKET], key).view(np.uint32)[:, 0]
             numbers[at : at + BUCKET] = word * np.uint64(self.buckets) >> np.uint64(32)
-        order = np.argsort(numbers, kind="stable").astype(np.uint32)
-        bounds = np.searchsorted(numbers[order], np.arange(self.buckets + 1))
-        for b in range(self.buckets):
-            yield order[bounds[b] : bounds[b + 1]].astype(np.int64)
+        for b in range(self.buckets):  # searching once a bucket takes less memory than sorting all rows
+            yield np.flatnonzero(numbers == b)
 
     def targets(self, digests: np.ndarray) -> np.ndarray:
         """Return g of each id: the first 8 bytes of a block."""
