@@ -19,6 +19,7 @@ import asyncio
 import json
 import multiprocessing
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -175,8 +176,8 @@ def checked_programs(step: Callable[..., Any], *operands: Tensor) -> Programs:
     return {"owner": computing(0), "client": computing(1), "helper": deal}
 
 
-def harder() -> None:
-    """CPU seconds of the busier party, the dealer's, MB and rounds."""
+def harder(only: str = "") -> None:
+    """CPU seconds of the busier party, the dealer's, wall seconds, MB, rounds, and MB of memory."""
     linear = nn.Sequential(nn.Linear(784, 10))
     x, side = torch.arange(10_000), torch.arange(128 * 128).reshape(128, 128)
 
@@ -187,6 +188,7 @@ def harder() -> None:
             lambda ctx, a, b: functions.mul(ctx, a, b, MATMUL), side, side
         ),
         "checked MLP batch 1": lambda: model_programs(mlp(), [torch.zeros(1, 1, 28, 28)], checked),
+        "checked CNN batch 1": lambda: model_programs(cnn(), [torch.zeros(1, 1, 28, 28)], checked),
         "no dealer: 1e5 triples": lambda: pair_programs([Triple(MUL, (100_000,), (100_000,))]),
         "no dealer: matmul 128": lambda: pair_programs([Triple(MATMUL, (128, 128), (128, 128))]),
         "no dealer: 1e5 truncations": lambda: pair_programs([Truncation((100_000,), 16)]),
@@ -194,11 +196,15 @@ def harder() -> None:
         "no dealer: 784-10 batch 1": lambda: model_programs(linear, [torch.zeros(1, 784)], helper=None),
         "no dealer: MLP batch 1": lambda: model_programs(mlp(), [torch.zeros(1, 1, 28, 28)], helper=None),
         "no dealer: CNN batch 1": lambda: model_programs(cnn(), [torch.zeros(1, 1, 28, 28)], helper=None),
+        "no dealer: CNN batch 64": lambda: model_programs(cnn(), [torch.zeros(64, 1, 28, 28)], helper=None),
     }
     for name, programs in rows.items():
+        if only not in name:
+            continue
         m = measure(programs())
         print(
-            f"{name:28}{m['cpu']:9.3f}{m['dealer']:9.3f}{m['wall']:9.3f}{m['mb']:10.2f}{m['rounds']:6.0f}",
+            f"{name:28}{m['cpu']:9.3f}{m['dealer']:9.3f}{m['wall']:9.3f}{m['mb']:10.2f}{m['rounds']:6.0f}"
+            f"{m['memory']:9.0f}",
             flush=True,
         )
 
@@ -223,7 +229,8 @@ def child(name: str, sockets: dict[str, dict[str, socket.socket]], programs: Pro
             else 0
         )
         value = result.get("value") if result else None
-        out.put((name, best, seen, rounds, None if value is None else value.tolist()))
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6  # Linux counts in KiB
+        out.put((name, best, seen, rounds, None if value is None else value.tolist(), memory))
         for task in listeners:
             task.cancel()
 
@@ -250,6 +257,7 @@ def measure(programs: Programs) -> dict[str, Any]:
         "mb": sum(t[1] for t in figures.values()) / 1e6,
         "rounds": figures["client"][2],
         "value": figures["client"][3],
+        "memory": max(figures[n][4] for n in PARTIES[:2]),
     }
 
 
@@ -282,21 +290,22 @@ def again(model: nn.Module, x: Tensor) -> dict[str, Any]:
     return {k: (four[k] - one[k]) / 3 for k in ("cpu", "wall", "dealer", "mb", "rounds")}
 
 
-def ours() -> dict[str, dict[str, Any]]:
+def ours(only: str = "") -> dict[str, dict[str, Any]]:
+    """The rows whose names contain `only`."""
     million, side = torch.arange(1_000_000), torch.arange(512 * 512).reshape(512, 512)
-    rows = {
-        "ReLU 1e6": measure(step_programs(functions.relu, million)),
-        "mul 1e6": measure(step_programs(functions.mul, million, million)),
-        "matmul 512": measure(step_programs(lambda ctx, x, y: functions.mul(ctx, x, y, MATMUL), side, side)),
-        "softmax 1000×10": measure(
-            step_programs(functions.softmax, torch.zeros(1000, 10, dtype=torch.int64))
-        ),
+    steps: dict[str, Callable[[], Programs]] = {
+        "ReLU 1e6": lambda: step_programs(functions.relu, million),
+        "mul 1e6": lambda: step_programs(functions.mul, million, million),
+        "matmul 512": lambda: step_programs(lambda ctx, x, y: functions.mul(ctx, x, y, MATMUL), side, side),
+        "softmax 1000×10": lambda: step_programs(functions.softmax, torch.zeros(1000, 10, dtype=torch.int64)),
     }
+    rows = {name: measure(programs()) for name, programs in steps.items() if only in name}
     for name, model in (("MLP", mlp()), ("CNN", cnn())):
         for n in (1, 64):
-            x = torch.zeros(n, 1, 28, 28)
-            rows[f"{name} batch {n}"] = measure(model_programs(model, [x]))
-            rows[f"{name} batch {n}, again"] = again(model, x)
+            row, x = f"{name} batch {n}", torch.zeros(n, 1, 28, 28)
+            if only in row:
+                rows[row] = measure(model_programs(model, [x]))
+                rows[f"{row}, again"] = again(model, x)
     return rows
 
 
@@ -359,14 +368,16 @@ def main() -> None:
     options.add_argument("--study", action="store_true")
     options.add_argument("--harder", action="store_true")
     options.add_argument("--best-of", type=int, default=BEST_OF)
+    options.add_argument("--only", default="", help="rows whose names contain this, without the peers")
     torch.set_num_threads(1)
     arguments = options.parse_args()
     BEST_OF = arguments.best_of
     if arguments.study:
         return study()
     if arguments.harder:
-        return harder()
-    mine, theirs, spu = ours(), peer("crypten"), peer("spu")
+        return harder(arguments.only)
+    mine = ours(arguments.only)
+    theirs, spu = ({}, {}) if arguments.only else (peer("crypten"), peer("spu"))
     print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     print(
         f"{'':24}{'CPU s':>9}{'dealer':>9}{'wall s':>9}{'MB':>9}{'rounds':>8}   "

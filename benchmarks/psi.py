@@ -8,8 +8,9 @@ SPU's, in one run on the same sets.
 Half of the ids are shared, and the receiver learns which. tacit's roles are two processes that communicate
 through a hub with certificates and end-to-end encryption (`tacit.Processes`); the hub's CPU time is not
 counted. CPU time is from ids as text to the shared rows, including helper processes; bytes are those of
-messages. OpenMined's roles run in one process; SPU's are two processes and read CSV files. The best of --runs by
-CPU time is printed.
+messages. Loading libraries is not counted for anybody: ours include the loops that numba compiled (`load`, about
+.4 CPU seconds in a process that matches for the first time). OpenMined's roles run in one process; SPU's are two
+processes and read CSV files. The best of --runs by CPU time is printed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from tacit.crypto import okvs, ot, vole
 from tacit.data.identifiers import identify
 from tacit.parties.ledger import Ledger
 from tacit.parties.party import Party
@@ -33,7 +37,7 @@ from tacit.runtimes.processes import Processes
 
 PEERS = Path(__file__).parents[1] / ".venv-peers"
 HERE = Path(__file__).parent / "peers"
-AIMS = {100_000: (1.2, 11.0), 1_000_000: (15.0, 105.0)}  # CPU seconds, MB: the goals of issue 5
+AIMS = {1_000_000: (6.0, 40.0)}  # CPU seconds, MB: the goals of issue 29
 
 
 def cpu() -> float:
@@ -42,8 +46,27 @@ def cpu() -> float:
     return sum(u.ru_utime + u.ru_stime for u in used)
 
 
+def load() -> float:
+    """Load the compiled loops, by one small vector OLE and store; return the CPU seconds that this took."""
+    begun, keys = cpu(), np.frombuffer(os.urandom(160), np.uint8).reshape(-1, 16)
+    bits, (secret, offer) = np.zeros(vole.BASE, np.uint8), ot.offer(os.urandom)
+    points, seeds = ot.choose(offer, bits, b"load", os.urandom)
+    pairs = ot.pairs(secret, offer, points, vole.BASE, b"load")
+    columns, pending = vole.VoleReceiver(*pairs, b"load").request(200, os.urandom)
+    sender = vole.VoleSender(seeds, bits, b"load")
+    sums, b = sender.answer(200, columns, os.urandom)
+    mask, c = pending.finish(sums)
+    sender.add_products(b, np.frombuffer(mask.tobytes(), np.uint64))
+    values = np.ascontiguousarray(keys[:, :8])
+    okvs.encode(keys, values, b"s" * 32, os.urandom)
+    okvs.decode(c.view(np.uint8), keys, b"s" * 32)
+    sender.add_products(c, values.view(np.uint64)[:, 0])
+    return cpu() - begun
+
+
 async def role(me: Party, start: int, n: int, method: str, reveal: str) -> dict[str, Any]:
     """The complete work of a party. Memory is the growth of its peak over that before it had any id."""
+    loading = load()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begun, wall = cpu(), time.perf_counter()
     held = identify(f"id{i}" for i in range(start, start + n))
@@ -51,6 +74,7 @@ async def role(me: Party, start: int, n: int, method: str, reveal: str) -> dict[
     result = await run(me, held.digests, method=method, reveal=reveal)
     return {
         "cpu": cpu() - begun,
+        "loading": loading,
         "wall": time.perf_counter() - wall,
         "shared": result["size"],
         "memory": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3,

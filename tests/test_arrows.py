@@ -188,6 +188,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.boost.compiled": ((), ("numpy", "numba")),  # imported where it is used, with the extra `boost`
     "tacit.boost.compiled_trees": ((), ("numpy", "numba")),
     "tacit.boost.lattice_loop": ((), ("numba",)),
+    "tacit.crypto.loops": ((), ("numpy", "numba")),  # as these, with the extra `psi`
     "tacit.boost.encrypted_rows": (("tacit.crypto.bfv",), ("numpy",)),
     # those that compose
     "tacit.jobs": (ANYTHING, NUMERIC),

@@ -422,3 +422,100 @@ def test_dates_in_several_forms_are_read_and_named():
     assert "Some are written like 2015-03-01 and some like 1.3.2015; both are read." in texts["date", "a"]
     assert found["date_formats"] == {"b": "%m/%d/%Y | %Y-%m-%d"}
     assert found["drop"] == ["c"]
+
+
+def test_a_column_that_is_missing_for_one_class_alone_is_a_leakage_suspect():
+    rng = np.random.default_rng(0)
+    died = np.where(rng.random(600) < 0.2, "yes", "no")
+    frame = pd.DataFrame({"died": died, "age": rng.integers(20, 90, 600)})
+    frame["year of death"] = np.where(died == "yes", rng.integers(83, 93, 600), np.nan)
+    frame["lab"] = np.where(rng.random(600) < 0.5, np.nan, rng.normal(size=600))  # missing by chance
+    texts, found = findings(frame, "died")
+    assert {column for problem, column in texts if problem == "leakage"} == {"year of death"}
+    assert texts["leakage", "year of death"].startswith(
+        "Whether 'year of death' is missing alone predicts 'died' with an AUC of 1.000"
+    )
+    assert found["drop"] == ["year of death"]
+
+
+def test_codes_in_any_order_and_the_outcome_on_another_scale_are_leakage_suspects():
+    rng = np.random.default_rng(0)
+    ill = rng.random(600) < 0.4
+    frame = pd.DataFrame({"ill": np.where(ill, "yes", "no"), "age": rng.integers(20, 90, 600)})
+    frame["exit"] = np.where(ill, 2, rng.choice([1, 3], 600))  # 2 is between the others
+    texts, _ = findings(frame, "ill")
+    assert {column for problem, column in texts if problem == "leakage"} == {"exit"}
+    wage = pd.DataFrame({"age": rng.integers(20, 90, 600)})
+    wage["wage"] = np.exp(wage["age"] / 60 + rng.normal(size=600))
+    wage["ln"] = np.log(wage["wage"]).round(4)
+    texts, _ = findings(wage, "wage")
+    assert {column for problem, column in texts if problem == "leakage"} == {"ln"}
+
+
+def test_ids_of_several_rows_group_them_and_codes_by_name_are_categories():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"nr": np.repeat(np.arange(13, 213), 3), "y": rng.choice(["no", "yes"], 600)})
+    frame["store_id"] = rng.integers(1, 60, 600)
+    frame["zip"] = rng.choice([10115, 20095, 80331], 600)
+    frame["paid"] = rng.integers(1, 60, 600)  # ends with "id"
+    texts, found = findings(frame, "y")
+    assert found["group"] == "nr"
+    assert found["categories"] == ["store_id", "zip"]
+    assert "'store_id' has whole numbers and the name of a code." in texts["codes", "store_id"]
+    assert "paid" not in {column for _, column in texts}
+
+
+def test_spellings_of_a_party_are_named():
+    frame = pd.DataFrame({"site": ["Berlin"] * 90 + ["berlin "] * 30 + ["Paris"] * 80, "y": ["a", "b"] * 100})
+    found = inspect_table(frame, "y", "site")
+    (typos,) = (f for f in found.findings if f.problem == "typos")
+    assert "'berlin ' for 'Berlin'" in typos.text
+    assert "they are parties of their own" in typos.treatment
+
+
+def test_a_draft_of_infinite_numbers_days_zones_and_signs_runs(folder, capsys):
+    """Infinite numbers stopped the drafted job, and times with a zone the drafting."""
+    rng = np.random.default_rng(0)
+    n = 240
+    frame = pd.DataFrame({"site": rng.choice(["a", "b", "c"], n), "y": rng.choice(["no", "yes"], n)})
+    frame["ratio"] = rng.normal(size=n).round(3)
+    frame.loc[[3, 8], "ratio"] = [np.inf, -np.inf]
+    days = pd.Timestamp("2015-01-01") + pd.to_timedelta(rng.integers(0, 700, n), unit="D")
+    frame["day"] = days.strftime("%Y%m%d")
+    frame["seen"] = days.strftime("%Y-%m-%dT10:30:00+01:00")
+    frame["born"] = days.strftime("%d-%b-%Y")
+    frame["cost"] = [f"${v:,.2f}" for v in rng.lognormal(8, 1, n)]
+    frame["share"] = [f"{v}%" for v in rng.integers(0, 100, n)]
+    frame["count"] = [f"{v:,}" for v in rng.integers(1000, 99_999, n)]
+    frame["flag"] = np.where(rng.random(n) < 0.3, "x", None)
+    frame.to_csv("new.csv", index=False)
+    value = answer(capsys, "job", "new", "new.csv", "--label", "y", "--by", "site")
+    assert value["remaining"] == ""
+    text = {(p["problem"], p["column"]): p["text"] for p in value["problems"]}
+    assert {c for p, c in text if p == "formatted numbers"} == {"cost", "share", "count"}
+    assert "'ratio' is infinite in 2 rows." in text["infinite", "ratio"]
+    assert {c for p, c in text if p == "date"} == {"day", "seen", "born"}
+    assert "has one value ('x') in" in text["constant", "flag"]
+    code, _, err = run(capsys, "run", "job.toml", "--set", "train.rounds=2", "--out", "done", "--quiet")
+    assert code == 0, err
+    fed = job.load("job.toml").federations()[0]
+    one = fed.pipeline.encode(frame.iloc[[5]])
+    assert one[0, fed.columns.index("seen days")] == one[0, fed.columns.index("day days")]
+
+
+def test_a_table_in_utf_16_is_declared_so(folder, capsys):
+    icu().drop(columns="empty").to_csv("wide.csv", index=False, encoding="utf-16")
+    value = answer(capsys, "job", "new", "wide.csv", "--label", "died", "--by", "hospital")
+    assert tomllib.loads(Path("job.toml").read_text())["data"]["encoding"] == "utf-16"
+    assert value["remaining"] == ""
+    with pytest.raises(BadData, match="such as 'utf-16'"):
+        data.from_csv("wide.csv", label="died")
+
+
+def test_an_outcome_coded_9_is_named_as_perhaps_unknown():
+    frame = pd.DataFrame({"y": [0, 1] * 60 + [9] * 5, "x": range(125)})
+    assert "If 9 means not known" in next(
+        f.treatment for f in inspect_table(frame, "y").findings if f.problem == "integer outcome"
+    )
+    frame["y"] = frame["y"].replace(9, 2)
+    assert all("not known" not in f.treatment for f in inspect_table(frame, "y").findings)

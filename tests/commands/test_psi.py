@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pandas as pd
@@ -111,6 +113,38 @@ def test_real_parties_through_a_hub_get_the_same_people_in_the_same_order(kits: 
     finally:
         hub.process.terminate()
         hub.wait()
+
+
+def test_a_party_that_is_killed_and_started_again_matches(kits: Path) -> None:
+    """`b` is killed when the channel is open, with seconds of Diffie-Hellman ahead; `a` begins again with it."""
+    count = 12_000
+    (kits / "a.csv").write_text("id,x\n" + "".join(f"{k},{k % 7}\n" for k in range(count)))
+    (kits / "b.csv").write_text("id,z\n" + "".join(f"{k},{k % 5}\n" for k in range(100, count + 100)))
+    hub = Role(kits, "hub", "hub", "--kit", "kits/hub")
+    roles: list[Role] = [hub]
+
+    def start(name: str, other: str) -> Role:
+        words = ("--kit", f"kits/{name}", "--file", f"{name}.csv", "--id", "id", "--with", other)
+        how = ("--method", "dh", "--reveal", "receiver", "--receiver", "a", "--out", f"{name}-out.csv")
+        roles.append(Role(kits, f"{name}{len(roles)}", "psi", *words, *how))
+        return roles[-1]
+
+    try:
+        hub.wait_for("listens on")
+        a, b = start("a", "b"), start("b", "a")
+        a.wait_for("the encrypted channel with 'b' is open")
+        os.kill(b.process.pid, signal.SIGKILL)
+        b.wait()
+        again = start("b", "a")
+        assert [a.wait(), again.wait()] == [0, 0], a.log.read_text() + again.log.read_text()
+        assert "'b' was restarted; the matching begins again" in a.log.read_text()
+        assert len(rows(kits / "a-out.csv")) == count - 100
+        assert len((kits / "kits" / "b" / "psi-queries.jsonl").read_text().splitlines()) in (1, 2)
+    finally:
+        for role in roles:
+            if role.process.poll() is None:
+                role.process.kill()
+            role.wait()
 
 
 def test_two_local_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tacit.errors import ProtocolError
 from tacit.jobs.ledger_file import read_ledger_file
-from tacit.jobs.vertical.psi_deployed import MatchTerms, _differences
+from tacit.jobs.vertical.psi_restart import MatchTerms, differences
 from tests.cli.shell import Role, provision
 
 SPLIT = """
@@ -166,10 +166,10 @@ def test_who_wants_to_match_with_a_party_that_matches_with_others_is_told(hub: R
 def test_options_that_cannot_be_read_are_refused() -> None:
     for text in ("[" * 100_000, '{"a":' * 50_000, "1", "{", "[]"):
         with pytest.raises(ProtocolError, match="party 'x' sent options that cannot be read"):
-            _differences("x", MatchTerms(text), {"participants": ["a"]})
+            differences("x", MatchTerms(text), {"participants": ["a"]})
     nested = json.dumps({"participants": ["a"], "reveal": json.loads("[" * 900 + "]" * 900)})
     with contextlib.suppress(ProtocolError):  # whether it can be shown depends on the depth of the stack
-        assert "reveal is 'both' here" in _differences(
+        assert "reveal is 'both' here" in differences(
             "x", MatchTerms(nested), {"participants": ["a"], "reveal": "both"}
         )
 

@@ -98,6 +98,9 @@ RUN = {
     "resume": "continue the run in `out`",
     "data_job": "the `[data]` table to keep in `job.toml`; the command line sets it",
     "watch": "called with every event as it is written",
+    "on": '"ray" or "ray://HOST:10001": train the cells on the workers of a Ray cluster',
+    "cpus": "cores of each worker of the cluster (default: 1)",
+    "gpus": "GPUs of each worker of the cluster; 0.25 runs four on one (default: one where runs use a GPU)",
     "release": '"audited": attack the run when it has ended, and export its model only if it passed',
 }
 

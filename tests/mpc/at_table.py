@@ -54,10 +54,23 @@ def play(
     contexts: list[RingContext] | None = None,
 ) -> list[Any]:
     """What each party's step returned; operands are ring values, shared freshly."""
-    fixed = fixed or FixedPoint()
-    names = tuple(f"party {i}" for i in range(parties))
     shares = [split(x, parties, Secret()) for x in operands]
-    requests = requested(step, tuple(x.shape for x in operands), fixed)
+    return play_on(step, *shares, fixed=fixed, debug=debug, ledger=ledger, tap=tap, contexts=contexts)
+
+
+def play_on(
+    step: Callable[..., Awaitable[Any]],
+    *shares: list[Tensor],
+    fixed: FixedPoint | None = None,
+    debug: bool = False,
+    ledger: Ledger | None = None,
+    tap: Tap | None = None,
+    contexts: list[RingContext] | None = None,
+) -> list[Any]:
+    """What each party's step returned, on these shares of each operand."""
+    fixed, parties = fixed or FixedPoint(), len(shares[0])
+    names = tuple(f"party {i}" for i in range(parties))
+    requests = requested(step, tuple(tuple(s[0].shape) for s in shares), fixed)
 
     def program(rank: int) -> Any:
         async def party(me):

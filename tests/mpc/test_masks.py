@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tacit.mpc import compare, functions, masks
 from tacit.mpc.compare import Comparison
 from tacit.mpc.extension import OTChannel
-from tacit.mpc.truncate import Truncation, truncate
+from tacit.mpc.ring import unpack
+from tacit.mpc.truncate import CarryTruncation, Truncation, truncate
 from tacit.parties.codec import decode, kind_of
 from tacit.parties.conformance import Tap
 
@@ -22,11 +23,12 @@ def holds(request, parts):
     """The fixed parts are what the request says of the free ones; those of few bits count modulo what is used
     of them.
     """
+    request = request.among(2)
     uniform = {name: parts[name] for name in request.uniform()}
     for name, due in request.derive(uniform, {}).items():
         shape, dtype = request.derived()[name]
         got = parts[name]
-        if isinstance(request, Truncation) and name == "s":
+        if isinstance(request, CarryTruncation):
             got, due = got.long() & (1 << request.bits) - 1, due & (1 << request.bits) - 1
         assert got.shape == shape
         if isinstance(request, Comparison) and got.dtype is torch.uint8 and name != "T" and request.count % 8:
@@ -38,7 +40,7 @@ def holds(request, parts):
 
 
 @pytest.mark.parametrize("bits", [1, 6, 12, 16, 17, 22, 28, 44])
-def test_a_truncations_mask_is_its_bits(bits):
+def test_a_truncation_has_a_bit_of_each_and_their_product(bits):
     for request, parts in zip(asked := [Truncation((3, 5), bits), Truncation((1,), bits)], made(*asked)):
         holds(request, parts)
 
@@ -53,6 +55,7 @@ def test_masks_of_a_comparison_equal_those_of_a_dealer(shape):
 def test_chunks_alternate_between_parties_and_fit_together(monkeypatch):
     """Nine pieces of eight values: each party chooses in turn, and every request gets its own part."""
     monkeypatch.setattr(masks, "PIECE", 8)
+    monkeypatch.setattr(masks, "CARRIES", 8)
     lines: list[OTChannel] = []
     asked = [
         Comparison((11,)),
@@ -71,7 +74,7 @@ def test_no_request_generates_nothing():
     (none,) = made(Comparison((0, 3)))
     assert none["r"].shape == (0, 3)
     (none,) = made(Truncation((0,), 16))
-    assert none["R"].shape == (0,)
+    assert none["uw"].shape == (0,)
 
 
 @settings(deadline=None, max_examples=5)
@@ -103,12 +106,11 @@ def test_every_function_has_its_error_without_a_dealer():
         assert float((sum(play(function, coded)).double() / 2**16 - true).abs().max()) < 2**-11
 
 
-@pytest.mark.parametrize("kind", [Comparison, lambda shape: Truncation(shape, 16)])
-def test_masks_are_uniform_to_each_of_the_two(kind):
+def test_masks_of_a_comparison_are_uniform_to_each_of_the_two():
     """χ² of 255 degrees on the bytes of r, and of each one's share of every word: 2^-8 of the range; false
     alarms below 1e-6 each (limit 375).
     """
-    one, two = play(lambda ctx: ctx.stock.take(kind((2000,))), requests=[kind((2000,))])
+    one, two = play(lambda ctx: ctx.stock.take(Comparison((2000,))), requests=[Comparison((2000,))])
     for words in (
         one["r"],
         two["r"],
@@ -121,6 +123,22 @@ def test_masks_are_uniform_to_each_of_the_two(kind):
         assert float(((counts - expected) ** 2 / expected).sum()) < 415
 
 
+def test_masks_of_a_truncation_are_uniform_to_each_of_the_two():
+    """Each one's bits, and its share of the product where its own bit is 0, and where it is 1. χ² of 255
+    degrees, a false alarm in 1e-9 each.
+    """
+    asked = Truncation((40_000,), 16)
+    shares = play(lambda ctx: ctx.stock.take(asked), requests=[asked])
+    for parts, mine, other in zip(shares, "uw", "wu"):
+        assert not parts[other].any(), "a party has no share of the other's bit"
+        bits = unpack(parts[mine], 40_000).bool()
+        samples = [parts[mine], *(parts["uw"][bits == v].view(torch.uint8) for v in (True, False))]
+        for sample in samples:
+            counts = np.bincount(sample.numpy(), minlength=256)
+            expected = len(sample) / 256
+            assert float(((counts - expected) ** 2 / expected).sum()) < 415
+
+
 def test_what_each_is_sent_is_uniform_whatever_it_draws(monkeypatch):
     """Both draw zeros only: bits of r, tables, β and a are the plainest there could be. χ² of 255 degrees on
     the bytes, a false alarm in 1e-9 each.
@@ -129,6 +147,7 @@ def test_what_each_is_sent_is_uniform_whatever_it_draws(monkeypatch):
         "tacit.mpc.tape.Tape.draw", lambda self, shape, dtype=torch.int64: torch.zeros(shape, dtype=dtype)
     )
     monkeypatch.setattr(masks, "PIECE", 32)  # so that each has both roles
+    monkeypatch.setattr(masks, "CARRIES", 32)
     tap = Tap()
     made(Comparison((256,)), Truncation((256,), 16), tap=tap)
     for name in NAMES:
@@ -161,6 +180,7 @@ def test_no_two_transfers_share_a_pad(monkeypatch):
 
     monkeypatch.setattr(extension.OTReceiver, "choose", noting)
     monkeypatch.setattr(masks, "PIECE", 16)
+    monkeypatch.setattr(masks, "CARRIES", 16)
     made(Comparison((40,)), Truncation((40,), 16), Comparison((3,)))
     assert len(used) == 2
     for indices in used.values():

@@ -24,7 +24,7 @@ from tacit.mpc.beaver import MATMUL, MUL, Bilinear, Square, Triple
 from tacit.mpc.compare import Comparison
 from tacit.mpc.context import RingContext
 from tacit.mpc.dealer import Mask, ReadyStock, dealer, fetch, open_stock, plan
-from tacit.mpc.extension import Correlations, Extended, OTChannel
+from tacit.mpc.extension import Correlations, Extended, OTChannel, OTReceiver
 from tacit.mpc.functions import relu
 from tacit.mpc.model import compile, to_text
 from tacit.mpc.share import split
@@ -175,6 +175,58 @@ def test_a_network_with_argmax_between_two_real_processes():
     with torch.no_grad():
         assert torch.equal(out.value, MLP(ROWS).argmax(-1))
     assert out.offline_bytes > 10_000
+
+
+@pytest.mark.parametrize("part", [1, 300])
+def test_a_long_plan_is_generated_in_parts_and_no_more_is_in_memory(part, monkeypatch):
+    """Four batches, in parts of one request or of 300 words: the weights' masks are referred to by all later
+    parts, and what waits in memory is one part and the request that ends it.
+    """
+    most, waiting = [], []
+    plain = pair.StreamedStock.generate_more
+
+    async def watched(self):
+        waiting.append(len(self.pieces))
+        await plain(self)
+        words = [sum(v.numel() * v.itemsize for v in piece.values()) // 8 for piece in self.pieces]
+        most.append(sum(words[:-1]))
+
+    monkeypatch.setattr(pair, "PART", part)
+    monkeypatch.setattr(pair.StreamedStock, "generate_more", watched)
+    x = torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(2))
+    out = tacit.infer(CNN, x, helper=None, batch=2)
+    with torch.no_grad():
+        assert (out.value - CNN(x)).abs().max() < 2e-3
+    assert len(most) > 8
+    assert set(waiting) == {0}, "a part is generated when the one before is used up"
+    assert max(most) < part
+
+
+def test_parts_of_a_plan_use_no_transfer_twice(monkeypatch):
+    """Every index under which a pad is hashed is used once, each way, over all parts."""
+    used: dict[int, list[int]] = {}
+    plain = OTReceiver.choose
+
+    def noting(self, bits, length):
+        used.setdefault(id(self), []).extend(range(self.count, self.count + 8 * len(bits)))
+        return plain(self, bits, length)
+
+    monkeypatch.setattr(OTReceiver, "choose", noting)
+    monkeypatch.setattr(pair, "PART", 1)
+    tacit.infer(MLP, torch.cat([ROWS, ROWS]), helper=None, batch=3)
+    assert len(used) == 2
+    for indices in used.values():
+        assert len(indices) == len(set(indices)) > 1000
+
+
+def test_a_program_that_takes_more_than_the_streamed_plan_is_refused():
+    async def party(me, rank):
+        stock = await pair.stream(OTChannel(me, rank, NAMES), [Triple(MUL, (2,), (2,))])
+        await stock.take(Triple(MUL, (2,), (2,)))
+        await stock.take(Triple(MUL, (2,), (2,)))
+
+    with pytest.raises(PartyFailed, match="the stock is used up: the program needs more than was planned"):
+        InProcess().run_sync({n: functools.partial(party, rank=i) for i, n in enumerate(NAMES)})
 
 
 def test_debugging_works_without_a_helper():

@@ -201,7 +201,7 @@ def test_sets_larger_than_a_bucket_go_through_in_several_and_give_the_same(
     assert np.array_equal(mine[made["receiver"]["rows"]], theirs[made["sender"]["rows"]])
 
 
-def test_the_receiver_never_sends_more_than_two_tables_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_receiver_never_sends_more_than_two_buckets_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """So what waits at the sender is bounded, however large the sets are."""
     monkeypatch.setattr(psi_oprf, "BUCKET", 200)
     monkeypatch.setattr(psi_oprf, "CHUNK", 32)
@@ -209,11 +209,11 @@ def test_the_receiver_never_sends_more_than_two_tables_ahead(monkeypatch: pytest
     run(tap.on(two(digests(range(1000)), digests(range(400, 1300)), method="oprf")))
     begun, answered, most = set(), 0, 0
     for message in (decode(frame) for _, _, _, frame in tap.frames):
-        if isinstance(message, psi_oprf.OprfRows):
-            begun.add((message.bucket, message.table))
+        if isinstance(message, psi_oprf.Noise):
+            begun.add(message.bucket)
             most = max(most, len(begun) - answered)
         answered += isinstance(message, psi_oprf.Outputs)
-    assert answered == len(begun) == 15
+    assert answered == len(begun) == 5
     assert most == psi_oprf.AHEAD
 
 
@@ -245,16 +245,6 @@ def test_a_bucket_overflows_less_often_than_once_in_2_to_the_40_runs() -> None:
         assert buckets * term / (1 - ratio) <= 2.0**-40
         assert room < n / buckets + 12 * math.sqrt(n * p * (1 - p))  # and not much more than that takes
     assert psi_oprf.capacity(77, 1) == 77
-
-
-def test_codewords_are_far_enough_apart() -> None:
-    """Exactly: 3·n pairs of random words, each nearer than 128 with the binomial probability."""
-    for n in (1, 1000, 10**5, 10**6, 10**7):
-        w = psi_oprf.code_bits(n)
-        near = sum(math.comb(w, k) for k in range(128))
-        assert 3 * n * near * 2**40 <= 2**w
-        assert 3 * n * sum(math.comb(w - 8, k) for k in range(128)) * 2**40 > 2 ** (w - 8)
-    assert [psi_oprf.code_bits(n) for n in (10**5, 10**6, 10**7)] == [432, 440, 448]
 
 
 # what does not fit ------------------------------------------------------------------------------------------
@@ -362,7 +352,7 @@ def twice(held: list[Any], message: Any) -> list[Any]:
         ("receiver", psi_dh.BlindedIds, "dh"),
         ("sender", psi_dh.BlindedIds, "dh"),
         ("sender", psi_dh.Tags, "dh"),
-        ("receiver", psi_oprf.OprfRows, "oprf"),
+        ("receiver", psi_oprf.Store, "oprf"),
         ("sender", psi_oprf.Outputs, "oprf"),
     ],
 )
@@ -371,12 +361,27 @@ def test_a_relay_that_reorders_or_repeats_is_noticed(
 ) -> None:
     """The encrypted channel between real parties preserves the order; the protocol does not depend on it."""
     monkeypatch.setattr(psi_dh, "CHUNK", 5)
-    monkeypatch.setattr(psi_oprf, "CHUNK", 16)
+    monkeypatch.setattr(psi_oprf, "CHUNK", 64)
+    monkeypatch.setattr(psi_oprf, "BUCKET", 8)
     programs = two(digests(range(20)), digests(range(10, 30)), method=method)
-    if change is twice and kind is psi_oprf.Outputs:
-        monkeypatch.setattr(psi_oprf, "AHEAD", 3)
     with pytest.raises(PartyFailed, match="reordered or repeated"):
         run({**programs, who: meddled(programs[who], kind, change)})
+
+
+@pytest.mark.parametrize(
+    ("who", "kind", "text"),
+    [
+        ("receiver", psi_oprf.Noise, "expected Store from 'receiver', got 'Noise'"),
+        ("sender", psi_oprf.Trees, "reordered or repeated"),
+    ],
+)
+def test_a_repeated_vector_is_noticed(
+    who: str, kind: type, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psi_oprf, "BUCKET", 8)
+    programs = two(digests(range(20)), digests(range(10, 30)), method="oprf")
+    with pytest.raises(PartyFailed, match=text):
+        run({**programs, who: meddled(programs[who], kind, twice)})
 
 
 @pytest.mark.parametrize(
@@ -456,8 +461,10 @@ def test_messages_that_do_not_fit_are_refused(who: str, kind: type, change: Any,
         (
             psi_oprf.Outputs,
             lambda m: replace(m, outputs=m.outputs[:-1]),
-            "(bucket, table, first bin, bytes)",
+            "expected (0, 160) (bucket, bytes)",
         ),
+        (psi_oprf.Trees, lambda m: replace(m, sums=m.sums[:-16]), "bytes of sums for 400 trees"),
+        (psi_oprf.Trees, lambda m: replace(m, sums=b""), "received 0 bytes of sums"),
         (
             psi_oprf.BaseChoices,
             lambda m: replace(m, points=m.points[:-32]),
@@ -469,6 +476,28 @@ def test_messages_of_the_oprf_that_do_not_fit_are_refused(kind: type, change: An
     programs = two(digests(range(20)), digests(range(10, 30)), method="oprf")
     with pytest.raises(PartyFailed) as failed:
         run({**programs, "sender": meddled(programs["sender"], kind, lambda held, m: [change(m)])})
+    assert text in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "text"),
+    [
+        (psi_oprf.Noise, lambda m: replace(m, columns=m.columns[:-128]), "bytes for 28400 transfers"),
+        (psi_oprf.Noise, lambda m: replace(m, columns=m.columns * 2), "bytes for 28400 transfers"),
+        (psi_oprf.Noise, lambda m: replace(m, bucket=7), "received a message for (7,), expected (0,)"),
+        (psi_oprf.Store, lambda m: replace(m, entries=m.entries + bytes(8)), "expected (0, 0, 1040)"),
+        (psi_oprf.Store, lambda m: replace(m, entries=b""), "expected (0, 0, 1040)"),
+        (psi_oprf.Store, lambda m: replace(m, first=8), "expected (0, 0, 1040)"),
+    ],
+)
+def test_what_a_receiver_sends_to_the_oprf_must_have_the_declared_size(
+    kind: type, change: Any, text: str
+) -> None:
+    """So a store has no more entries than the declared ids allow: a longer one could hold more ids."""
+    programs = two(digests(range(20)), digests(range(10, 30)), method="oprf")
+    with pytest.raises(PartyFailed) as failed:
+        run({**programs, "receiver": meddled(programs["receiver"], kind, lambda held, m: [change(m)])})
+    assert "party 'sender' failed: ProtocolError" in str(failed.value)
     assert text in str(failed.value)
 
 

@@ -457,6 +457,18 @@ def test_a_model_that_is_code_is_exported_by_torch(tmp_path):
     np.testing.assert_allclose(p, run.predict(new)[NAMES], rtol=0, atol=1e-6)
 
 
+def test_a_column_named_like_an_output_is_refused_by_onnx_and_scored_by_tacit(tmp_path):
+    frame = patients(300).rename(columns={"lactate": "prediction", "ward": "p(DEAD)"})
+    frame = frame.drop(columns=["patient", "grade"])
+    run = tacit.train(data.from_frame(frame, "outcome").by("site"), model="logistic", rounds=3)
+    with pytest.raises(BadParameter, match=r"'prediction' is the name of an output or a step\. Rename"):
+        run.export(tmp_path / "m.onnx")
+    assert not list(tmp_path.iterdir())
+    one = run.predict(frame.iloc[[7]])
+    np.testing.assert_allclose(one[NAMES], run.predict(frame)[NAMES].iloc[[7]], atol=1e-12)
+    run.export(tmp_path / "m.onnx", encoded=True)
+
+
 def test_interpolation_in_onnx_is_that_of_numpy(tmp_path):
     """Also at equal points, at the ends and beyond them."""
     import onnx

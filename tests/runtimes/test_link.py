@@ -13,6 +13,7 @@ import pytest
 
 from tacit.errors import ProtocolError
 from tacit.runtimes import link as links
+from tacit.runtimes.channel import WINDOW
 from tacit.runtimes.link import Link
 
 from .net import DEADLINE, Net, NetBall, NetSecret, catch, throw
@@ -355,3 +356,45 @@ async def until(condition: Any) -> None:
 async def _soon(play: Any) -> Any:
     async with asyncio.timeout(DEADLINE):
         return await play()
+
+
+def test_an_upload_resumes_where_it_was_confirmed_when_the_hub_is_replaced() -> None:
+    """32 MiB, cut twice: at most a window of 8 MiB is sent again each time, never the whole."""
+    size, sent, marks = 32 << 20, 0, [10 << 20, 22 << 20]
+    cut = asyncio.Event()
+
+    def count(sender: str, to: str, data: bytes) -> list[bytes]:
+        nonlocal sent
+        if sender == "a" and len(data) > 1000:
+            sent += len(data)
+            if marks and sent >= marks[0]:
+                marks.pop(0)
+                cut.set()
+        return [data]
+
+    async def main() -> str:
+        async with Net.of("a", "b", tap=count) as net:
+
+            async def a(me: Any) -> None:
+                await me.send("b", NetSecret("x", bytes(size)))
+                await me.recv("b", NetBall)
+
+            async def b(me: Any) -> int:
+                got = await me.recv("a", NetSecret)
+                await me.send("a", NetBall(1))
+                return len(got.blob)
+
+            async def replace_hub() -> None:
+                for _ in range(2):
+                    await cut.wait()
+                    cut.clear()
+                    await net.restart()
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(replace_hub())
+                result = group.create_task(net.run(a=a, b=b))
+        return str(result.result()["b"])
+
+    assert asyncio.run(main()) == str(size)
+    assert not marks, "it was cut twice"
+    assert size < sent < size + 2 * WINDOW + (1 << 20)  # and what records add

@@ -55,17 +55,27 @@ def test_who_waits_for_a_failed_party_is_told_at_once_and_learns_no_text(within:
 
 
 def test_a_chain_of_waiting_parties_ends_from_its_failed_end() -> None:
-    """c waits for a, which waits for b: whoever fails because of another tells its own peers."""
+    """c waits for a, which waits for b: whoever fails because of another tells its own peers.
 
-    def wait(whom: str) -> Any:
-        async def program(me: Party) -> None:
-            await me.recv(whom, NetBall)
+    b fails after c has heard from a: whoever waits for a party that never came is told by any that fails.
+    """
 
-        return program
+    async def a(me: Party) -> None:
+        await me.send("c", NetBall(1))
+        await me.recv("b", NetBall)
+
+    async def b(me: Party) -> None:
+        await me.recv("c", NetBall)
+        raise BadData(SECRET)
+
+    async def c(me: Party) -> None:
+        await me.recv("a", NetBall)
+        await me.send("b", NetBall(2))
+        await me.recv("a", NetBall)
 
     async def main() -> dict[str, Any]:
         async with Net.of("a", "b", "c") as net:
-            return await play(net, ("a", "b", "c"), a=wait("b"), b=fail, c=wait("a"))
+            return await play(net, ("a", "b", "c"), a=a, b=b, c=c)
 
     ends = asyncio.run(main())
     assert "'b' stopped" in str(ends["a"])

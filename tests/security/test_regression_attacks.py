@@ -23,6 +23,7 @@ from tacit.errors import BadParameter, QueryRefused
 from tacit.jobs.vertical.regress import Regression
 from tacit.mpc.regression import Basis, RegressionTerms
 from tacit.mpc.tape import Tape
+from tacit.mpc.truncate import Truncation
 from tacit.parties import Ledger, decode
 from tacit.parties.conformance import Tap
 from tacit.runtimes import InProcess
@@ -79,6 +80,13 @@ def unmask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tape, "draw", lambda self, shape, dtype=torch.int64: torch.zeros(shape, dtype=dtype))
 
 
+def open_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Truncate as three parties do, who open the products under masks: an attack needs these openings. Two
+    parties open one bit of their shares instead (`test_two_parties_open_no_product_to_truncate_it`).
+    """
+    monkeypatch.setattr(Truncation, "among", lambda self, parties: self)
+
+
 def rebuild_columns(vectors: list[np.ndarray], truth: np.ndarray) -> float:
     """The share of the host's unknown cells that come within 0.01 standard deviations.
 
@@ -127,6 +135,7 @@ def test_the_label_holder_rebuilds_no_column_unless_masks_are_off(masked, solver
     times 0.02): 5% of 3,934 cells never happens.
     """
     x, y = table(KNOWN)
+    open_products(monkeypatch)
     if not masked:
         unmask(monkeypatch)
     recorder, _ = fit(
@@ -145,6 +154,7 @@ def test_a_party_with_columns_finds_no_label_unless_masks_are_off(masked, monkey
     probability 2e-9.
     """
     x, y = table(20)
+    open_products(monkeypatch)
     if not masked:
         unmask(monkeypatch)
     recorder, _ = fit(x, y, epochs=1, batch_size=16, momentum=0.0)
@@ -161,6 +171,15 @@ def test_a_party_with_columns_finds_no_label_unless_masks_are_off(masked, monkey
     )
     auc = roc_auc_score(y.numpy(), guess_labels([np.arange(i, len(y), k) for i in range(k)], gradients, own))
     assert 0.35 < auc < 0.65 if masked else auc > 0.95
+
+
+def test_two_parties_open_no_product_to_truncate_it():
+    """One bit of each value, under a mask: eight values in a byte."""
+    x, y = table(KNOWN)
+    recorder, _ = fit(x, y, epochs=1)
+    sent = [v for kind, v in recorder.sent("guest", "host") if kind == "MaskedProducts"]
+    assert len(sent) > 5
+    assert {v.dtype for v in sent} == {torch.uint8}
 
 
 def test_what_is_opened_does_not_grow_with_the_number_of_steps():

@@ -203,9 +203,9 @@ def test_tags_are_small_numbers_of_the_vector_and_differ_between_parties():
 
 def test_a_coordinator_that_lies_about_a_sum_is_found_out(monkeypatch):
     """It runs the agreed program on sums of its choice and sends these along: everything follows from them."""
-    honest = sum_program._coordinate
+    honest = sum_program.run_steps
 
-    async def lie(me, program, rules, admission, sums, opened, aborted):
+    async def lie(program, rules, sums, ask):
         class Other:
             def __getattr__(self, name):
                 return getattr(program, name)
@@ -219,9 +219,9 @@ def test_a_coordinator_that_lies_about_a_sum_is_found_out(monkeypatch):
                         total[3 * exact.LIMBS + 2] += 12345  # in place: it is also what parties are sent
                     down = steps.send(total)
 
-        return await honest(me, Other(), rules, admission, sums, opened, aborted)
+        return await honest(Other(), rules, sums, ask)
 
-    monkeypatch.setattr(sum_program, "_coordinate", lie)
+    monkeypatch.setattr(sum_program, "run_steps", lie)
     program = GlmProgram("sick ~ age")
     with pytest.raises(PartyFailed, match=r"sum of step 2 .* its tags are wrong"):
         ask(program, program)

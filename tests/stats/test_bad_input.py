@@ -41,6 +41,8 @@ def test_a_formula_is_a_text(model, formula):
     [
         (lambda: S.glm(FED, "sick ~ age | sex"), r"has several parts \('\|'\)"),
         (lambda: S.cox(FED, "age | sex", **TIMES), r"has several parts \('\|'\)"),
+        (lambda: S.glm(FED, "sick ~ C(sex, Treatment('m'))"), r"instead of patsy's Treatment, write contr\.treat"),
+        (lambda: S.glm(FED, "sick ~ C(sex, Sum)"), r"instead of Sum, write contr\.sum"),
         (lambda: S.glm(FED, "sick ~ age", weights=3), "weights is 3; it must be the name of a column"),
         (lambda: S.glm(FED, "sick ~ sex", levels={"sxe": ["f", "m"]}), "levels is .'sxe'.*Did you mean 'sex'"),
         (lambda: S.cox(FED, "sex", levels={"arm": ["a", "b"]}, **TIMES), "levels of columns that the query uses"),
@@ -110,3 +112,21 @@ INFINITE = with_column("dose", lambda v: [*v["age"][:-1], np.inf])
 def test_cells_and_formulas_of_real_tables(call, words):
     with pytest.raises((BadData, BadParameter), match=words):
         call()
+
+
+@pytest.mark.parametrize(
+    "formula", ["sick ~ log(age - 50)", "sick ~ age + log(age - age)", "sick ~ np.sqrt(30 - age)"]
+)
+@pytest.mark.parametrize("model", ["glm", "cox"])
+def test_a_formula_that_gives_no_number_in_some_row_is_refused(model, formula):
+    """Rows with NaN were left out of the matrix alone, so that numpy found arrays of different lengths."""
+    options = TIMES if model == "cox" else {}
+    with pytest.raises(BadData, match="gives NaN or infinite values in rows of a party"):
+        getattr(S, model)(FED, formula if model == "glm" else formula.removeprefix("sick ~ "), **options)
+
+
+def test_a_formula_may_have_no_value_for_other_numbers_than_those_of_the_parties():
+    """Before the rows are read, columns are made of ones: log(1 - 10) is NaN."""
+    fit = S.glm(FED, "sick ~ log(age - 10)")
+    logs = {name: table.assign(log=np.log(table["age"] - 10)) for name, table in FED.items()}
+    np.testing.assert_allclose(fit.summary(), S.glm(logs, "sick ~ log").summary())

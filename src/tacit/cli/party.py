@@ -64,6 +64,36 @@ def add(verb: Callable[..., Any]) -> None:
             metavar="N",
             help="server: how many answers a round needs after the deadline (default: all)",
         ),
+        arg(
+            "--over-select",
+            type=float,
+            metavar="F",
+            help="server: ask F times the parties of a round, and continue with the first ones that answer, "
+            "as many as the round has (with --deadline)",
+        ),
+        arg(
+            "--under",
+            metavar="KIT",
+            help="server: this is an edge; its kit in the federation above, whose server averages the edges",
+        ),
+        arg(
+            "--edges",
+            action="store_true",
+            help="server: this is the server above edges, which are the clients of this kit",
+        ),
+        arg(
+            "--period",
+            type=int,
+            metavar="N",
+            help="with --under and --edges: rounds of the edges between two exchanges (default: 1)",
+        ),
+        arg(
+            "--max-weight",
+            type=float,
+            metavar="ROWS",
+            help="with --edges: the most rows (clients, under a hidden sum) behind an edge in a round; an "
+            "edge that claims more is left out",
+        ),
         CHANGES,
         one_of(
             arg(
@@ -127,8 +157,19 @@ def _party(args: Any) -> Answer:
                 "a job as well, the server's must be "
                 "that job. Or give --script with your own training script."
             )
-        for name in ("deadline", "at_least", "out", "resume", "monitor"):
-            if getattr(args, name) is not None:
+        for name in (
+            "deadline",
+            "at_least",
+            "over_select",
+            "out",
+            "resume",
+            "monitor",
+            "under",
+            "edges",
+            "period",
+            "max_weight",
+        ):
+            if getattr(args, name):
                 raise BadParameter(
                     f"party: --{name.replace('_', '-')} is the server's, and {kit.name!r} is a client. "
                     "Leave it out."
@@ -186,6 +227,7 @@ def _coordinate(args: Any, kit: Any, deployed: Any) -> Answer:
 
     if args.resume is not None:
         check_resume(args, "party", "run", "job.toml")
+    tree = _tree(args)
     out = _out(args) if args.resume is None else Path(args.resume)
     rounds = deployed.read(args.job, args.changes, read_approved(kit.directory))[1].get("rounds", 0)
     with ExitStack() as stack:
@@ -213,8 +255,46 @@ def _coordinate(args: Any, kit: Any, deployed: Any) -> Answer:
             watch=show,
             patience=args.patience,
             on_link=figures.use,
+            tree=tree,
+            over_select=1.0 if args.over_select is None else args.over_select,
         )
     return _answer(result, out)
+
+
+def _tree(args: Any) -> Any:
+    """Return what makes this server a part of a hierarchy, if it is one."""
+    from ..jobs.train.tree import Edge, Top
+    from ..parameters import check
+    from ..runtimes import kits
+
+    if args.under is not None and args.edges:
+        raise BadParameter("party: --under is for an edge, --edges for the server above. Give one of them.")
+    if args.max_weight is not None and not args.edges:
+        raise BadParameter("party: --max-weight is for the server above edges. Give --edges, too.")
+    if args.period is not None and args.under is None and not args.edges:
+        raise BadParameter("party: --period is for servers of a hierarchy. Give --under KIT or --edges, too.")
+    period = 1 if args.period is None else args.period
+    if args.edges:
+        if args.max_weight is None:
+            raise BadParameter(
+                "party: with --edges give --max-weight, the most rows (with a hidden sum: clients) that an "
+                "edge can have in a round. It bounds how far an edge that lies can move the model."
+            )
+        if args.deadline is not None or args.at_least is not None:
+            raise BadParameter(
+                "party: an exchange waits for all edges. Leave out --deadline and --at-least; edges may have "
+                "them for their own parties."
+            )
+        return check(Top(period, args.max_weight))
+    if args.under is None:
+        return None
+    kit = kits.load(args.under)
+    if kit.role != "client":
+        raise BadParameter(
+            f"party: {args.under} is the kit of a {kit.role}. An edge is a client of the federation above: "
+            "give that kit."
+        )
+    return check(Edge(kit, period))
 
 
 def _answer(result: Result, out: Path) -> Answer:

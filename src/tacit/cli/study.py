@@ -111,9 +111,24 @@ def add(verb: Callable[..., Any]) -> None:
     parser.add_argument(
         "--workers",
         type=int,
-        default=1,
         metavar="N",
-        help="processes of this machine that share the runs (default: 1); each takes one of several GPUs",
+        help="processes of this machine that share the runs (default: 1), each on one of several GPUs; with "
+        "--on, the most workers of the cluster (default: as many as fit)",
+    )
+    parser.add_argument(
+        "--on",
+        metavar="ray[://HOST:PORT]",
+        help="share the runs among the workers of a Ray cluster: ray is that of this machine, or a local one "
+        "that is started; ray://HOST:10001 one elsewhere. It needs the extra ray",
+    )
+    parser.add_argument(
+        "--cpus", type=float, metavar="N", help="cores of each worker of the cluster (default: 1)"
+    )
+    parser.add_argument(
+        "--gpus",
+        type=float,
+        metavar="F",
+        help="GPUs of each worker of the cluster; 0.25 runs four on one (default: 1 if there are any)",
     )
     parser.add_argument(
         "--shard",
@@ -223,10 +238,9 @@ def _count(args: argparse.Namespace, expected: int, usage: str) -> None:
 def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     from ..jobs.study import file as study_file
     from ..jobs.study import table as study_table
-    from ..jobs.study import workers
     from ..jobs.study.shards import WHOLE, Shard
     from ..jobs.study.store import Store
-    from ..jobs.study.study import default_directory, write_result
+    from ..jobs.study.study import Sharing, default_directory, write_result
 
     shard = WHOLE if args.shard is None else Shard.parse(args.shard)
 
@@ -238,13 +252,17 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         for k, v in (("data-dir", args.data_dir), ("device", args.device), *changes.items())
         if v is not None
     ]
+    sharing = {k: v for k in ("workers", "on", "cpus", "gpus") if (v := getattr(args, k)) is not None}
     whole = " ".join(
         [
             "tacit study",
             shlex.quote(args.name),
             *(["--quick"] if args.quick else []),
             *given,
-            *([f"--workers {args.workers}"] if args.workers > 1 else []),
+            *(
+                f"--{k} {shlex.quote(f'{v:g}' if isinstance(v, float) else str(v))}"
+                for k, v in sharing.items()
+            ),
             f"--out {shlex.quote(str(out))}",
         ]
     )
@@ -260,7 +278,7 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     from ..report import study as page
 
     try:
-        store = workers.study(spec, out, only=args.only, shard=shard, workers=args.workers, say=say)
+        store = Sharing(**sharing).run(spec, out, only=args.only, shard=shard, say=say)
         result = write_result(spec, store, out)
     except KeyboardInterrupt:
         if (out / "study.json").exists() and (store := Store(out, spec)).done():

@@ -6,7 +6,8 @@ Intersection, CRYPTO 2021, section 4: the garbled cuckoo table with three hash f
 exclusive or of three entries and of a random subset of 64 dense entries. Keys that have an entry of their own
 are solved last ("peeling"); the few that cannot be peeled are solved by Gaussian elimination with the dense
 entries, which fails with probability below 2^-40. Entries that the keys do not determine are random. The keys
-are hidden only if the values look random, as those of an OPRF do.
+are hidden only if the values look random, as those of an OPRF do, or if the table itself is masked, as in
+`psi_oprf`. Values have a multiple of 8 bytes.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from collections.abc import Callable
 import numpy as np
 
 from ..errors import ProtocolError
-from .cuckoo import FUNCTIONS
-from .ot import encrypt_blocks
+from .ot import compiled, encrypt_blocks
+
+FUNCTIONS = 3  # sparse entries of a key, one in each third of the table
 
 SPACE = 1.3  # entries per key; peeling works above 1.222
 DENSE = 64  # dense entries: 24 for the keys that cannot be peeled, 40 for the failure probability
-VALUE = 16  # bytes of a value, and of a key
+VALUE = 16  # bytes of a value in `psi_many`, and of a key
 
 
 def entries(n: int) -> int:
@@ -36,71 +38,56 @@ def _third(n: int) -> int:
 def _where(keys: np.ndarray, size: int, salt: bytes) -> tuple[np.ndarray, np.ndarray]:
     """((n, 3) entries, (n,) subsets of the dense entries as bits) of each key."""
     one = encrypt_blocks(keys, salt)
-    words = one.view(np.uint32).astype(np.uint64)
-    sparse = np.stack(
-        [
-            (words[:, i] * np.uint64(size) >> np.uint64(32)).astype(np.int64) + i * size
-            for i in range(FUNCTIONS)
-        ],
-        1,
-    )
+    words = one.view(np.uint32)
+    sparse = np.empty((len(keys), FUNCTIONS), np.int32)
+    for i in range(FUNCTIONS):
+        sparse[:, i] = (words[:, i] * np.uint64(size) >> np.uint64(32)) + np.uint64(i * size)
     return sparse, encrypt_blocks(one, salt).view(np.uint64)[:, 0].copy()
 
 
-def _dense(subsets: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """The exclusive or of each key's subset of the dense entries."""
-    out = np.zeros((len(subsets), VALUE), np.uint8)
-    for k in range(DENSE):
-        chosen = (subsets >> np.uint64(k) & np.uint64(1)).astype(bool)
-        out[chosen] ^= table[len(table) - DENSE + k]
-    return out
+def _words(rows: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(rows).view(np.uint64)
 
 
-def _three(table: np.ndarray, sparse: np.ndarray) -> np.ndarray:
-    """The exclusive or of each key's three entries."""
-    return np.asarray(table[sparse[:, 0]] ^ table[sparse[:, 1]] ^ table[sparse[:, 2]])
+def _subset_sums(dense: np.ndarray) -> np.ndarray:
+    """(8, 256, words): the exclusive or of each subset of the dense entries 0 to 7, 8 to 15, …"""
+    sums = np.zeros((DENSE // 8, 256, dense.shape[1]), np.uint64)
+    for k in range(8):
+        sums[:, 1 << k : 2 << k] = sums[:, : 1 << k] ^ dense[k::8, None]
+    return sums
 
 
 def decode(table: np.ndarray, keys: np.ndarray, salt: bytes) -> np.ndarray:
     """The value of each key; random for other keys."""
     sparse, subsets = _where(keys, (len(table) - DENSE) // FUNCTIONS, salt)
-    return np.asarray(_three(table, sparse) ^ _dense(subsets, table))
+    words = _words(table)
+    out = np.zeros((len(keys), words.shape[1]), np.uint64)
+    loops = compiled()
+    loops.add_entries(out, words, sparse)
+    loops.add_subsets(out, _subset_sums(words[len(words) - DENSE :]), subsets)
+    return out.view(np.uint8)
 
 
-def encode(keys: np.ndarray, values: np.ndarray, salt: bytes, draw: Callable[[int], bytes]) -> np.ndarray:
-    """The table, (entries, 16) bytes. Keys are distinct rows of 16 bytes."""
-    n, size = len(keys), _third(len(keys))
-    table = np.frombuffer(draw(entries(n) * VALUE), np.uint8).reshape(-1, VALUE).copy()
+def encode(
+    keys: np.ndarray, values: np.ndarray, salt: bytes, draw: Callable[[int], bytes], room: int | None = None
+) -> np.ndarray:
+    """The table, as many bytes wide as `values`. Keys are distinct rows of 16 bytes.
+
+    `room`: the number of keys from which its size follows, at least theirs (default: theirs).
+    """
+    room, width = len(keys) if room is None else room, values.shape[1]
+    size = _third(room)
+    table = np.frombuffer(draw(entries(room) * width), np.uint64).reshape(-1, width // 8).copy()
     sparse, subsets = _where(keys, size, salt)
-    rounds, core = _peel(sparse, FUNCTIONS * size)
+    loops = compiled()
+    order, own, peeled = loops.peel(sparse, FUNCTIONS * size)
+    core = np.flatnonzero(~peeled)
     if len(core):
-        _eliminate(table, sparse[core], subsets[core], values[core])
-    rest = values ^ _dense(subsets, table)
-    for peeled, own in reversed(rounds):
-        table[own] ^= rest[peeled] ^ _three(table, sparse[peeled])  # its own entry cancels
-    return table
-
-
-def _peel(sparse: np.ndarray, size: int) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
-    """([(keys, the entry that only this key has among the remaining ones)], remaining keys)."""
-    n = len(sparse)
-    left = np.ones(n, bool)
-    degree = np.bincount(sparse.reshape(-1), minlength=size)
-    marks = np.zeros(size, np.int64)  # the exclusive or of the keys at an entry; of a single one, that key
-    np.bitwise_xor.at(marks, sparse.reshape(-1), np.repeat(np.arange(n), FUNCTIONS))
-    rounds = []
-    alone = np.flatnonzero(degree == 1)
-    while len(alone):
-        # a key may be alone at several entries: one suffices
-        keys, first = np.unique(marks[alone], return_index=True)
-        rounds.append((keys, alone[first]))
-        left[keys] = False
-        touched = sparse[keys].reshape(-1)
-        np.subtract.at(degree, touched, 1)
-        np.bitwise_xor.at(marks, touched, np.repeat(keys, FUNCTIONS))
-        touched = np.unique(touched)
-        alone = touched[degree[touched] == 1]
-    return rounds, np.flatnonzero(left)
+        _eliminate(table.view(np.uint8), sparse[core], subsets[core], values[core])
+    rest = _words(values).copy()
+    loops.add_subsets(rest, _subset_sums(table[len(table) - DENSE :]), subsets)
+    loops.fill(table, sparse, rest, order, own)
+    return table.view(np.uint8)
 
 
 def _eliminate(table: np.ndarray, sparse: np.ndarray, subsets: np.ndarray, values: np.ndarray) -> None:
@@ -140,4 +127,4 @@ def _eliminate(table: np.ndarray, sparse: np.ndarray, subsets: np.ndarray, value
                 other[0], other[1] = other[0] ^ row[0], other[1] ^ row[1]
         pivots[new] = row
     for pivot, (_, change) in pivots.items():
-        table[columns[pivot]] ^= np.frombuffer(change.to_bytes(VALUE, "little"), np.uint8)
+        table[columns[pivot]] ^= np.frombuffer(change.to_bytes(table.shape[1], "little"), np.uint8)

@@ -11,15 +11,27 @@ Petrank 2003: key i is the seed of column i of a matrix, and each row is one tra
 from __future__ import annotations
 
 import hashlib
+from functools import cache
+from types import ModuleType
 
 import numpy as np
 
-from ..errors import ProtocolError
+from ..errors import MissingExtra, ProtocolError
 from . import group
 from .agree import bind
 from .prg import aes
 
 EXTRA = ("private set intersection of large sets", "psi")  # what needs AES here, and its extra
+
+
+@cache
+def compiled() -> ModuleType:
+    """Return the compiled loops of `okvs` and `vole`, which need numba."""
+    try:
+        from . import loops
+    except ModuleNotFoundError:
+        raise MissingExtra(*EXTRA, "numba") from None
+    return loops
 
 
 def offer(draw: group.Draw) -> tuple[bytes, bytes]:
@@ -77,3 +89,13 @@ def encrypt_blocks(blocks: np.ndarray, key: bytes) -> np.ndarray:
     """AES of every row of 16 bytes under one key."""
     encrypted = aes(key, *EXTRA, mode="ECB").update(np.ascontiguousarray(blocks).data)
     return np.frombuffer(encrypted, np.uint8).reshape(blocks.shape)
+
+
+def pads(rows: np.ndarray, tweaks: np.ndarray, key: bytes) -> np.ndarray:
+    """H(tweak, row) of each row of 16 bytes: π(π(x) ⊕ tweak) ⊕ π(x), with AES under a public key as π.
+
+    Guo, Katz, Wang, Yu: Efficient and Secure Multiparty Computation from Fixed-Key Block Ciphers, IEEE S&P
+    2020, section 7.4 (TMMO): correlation robust with different tweaks, if π is a random permutation.
+    """
+    inner = encrypt_blocks(rows, key)
+    return np.asarray(encrypt_blocks(inner ^ tweaks, key) ^ inner)

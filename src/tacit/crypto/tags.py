@@ -38,11 +38,11 @@ def match(mine: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     A row of mine is matched once, even if it occurs twice in theirs.
     """
     keys = words(theirs)
-    order = np.argsort(keys, kind="stable")
+    order = np.argsort(keys)
     keys = keys[order]
     my_keys = words(mine)
-    at = np.searchsorted(keys, my_keys)
-    left = np.arange(len(mine))
+    left = np.argsort(my_keys)  # looked up in order, which is several times faster
+    at = np.searchsorted(keys, my_keys[left])
     matches: list[tuple[np.ndarray, np.ndarray]] = []
     while len(left):  # a second pass only if the first eight bytes of different tags are equal
         inside = at < len(keys)
@@ -54,7 +54,7 @@ def match(mine: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]
         left, at = left[~whole], at[~whole] + 1
     a = np.concatenate([pair[0] for pair in matches]) if matches else np.zeros(0, np.int64)
     b = np.concatenate([pair[1] for pair in matches]) if matches else np.zeros(0, np.int64)
-    by_mine = np.argsort(a, kind="stable")
+    by_mine = np.argsort(a)
     return a[by_mine].astype(np.int64), b[by_mine].astype(np.int64)
 
 

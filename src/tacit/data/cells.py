@@ -26,9 +26,13 @@ MIXED_VALUES = 20  # a half-numeric column with more different numbers than this
 UNKNOWN = r"(unknown|unk|none|missing|not (known|available|done|recorded)|n\.?a\.?|n/k|nk|-+|\.+|x+|tbd)"
 FORMS = " | "  # between several forms of the dates of one column
 TIME = r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?"
+ZONE = r"(?<=\d)\s?(Z|[+-]\d{2}:?\d{2})$"  # of a time: the hour of the clock on the wall is kept
 ISO = r"\d{4}-\d{1,2}-\d{1,2}([T ]\d{1,2}:\d{2}.*)?"
 DOTTED = r"\d{1,2}\.\d{1,2}\.\d{4}"  # written in this order only: day, month, year
 SLASHED = r"(\d{1,2}[/-]\d{1,2}[/-]\d{2,4}|\d{4}/\d{1,2}/\d{1,2})( \d{1,2}:\d{2}.*)?"
+MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"  # 3-Mar-2015, March 3, 2015
+NAMED = rf"(?i:\d{{1,2}}[- ]{MONTH}[- ]\d{{2,4}}|{MONTH} \d{{1,2}},? \d{{4}})( \d{{1,2}}:\d{{2}}.*)?"
+DAY = r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])"  # written as a number: 20150301
 
 
 def show_row(place: int) -> str:
@@ -151,7 +155,17 @@ def kind_of_moment(column: Series) -> str | None:
         return None
     if values.str.fullmatch(TIME).all():
         return "time"
-    return "date" if values.str.fullmatch(f"{ISO}|{DOTTED}|{SLASHED}").all() else None
+    return "date" if values.str.fullmatch(f"{ISO}|{DOTTED}|{SLASHED}|{NAMED}").all() else None
+
+
+def whole_days(known: Series) -> Series | None:
+    """Return numbers like 20150301 as text, if all cells of a column of many values are such days."""
+    import pandas as pd
+
+    if not pd.api.types.is_integer_dtype(known) and not pd.api.types.is_float_dtype(known):
+        return None
+    texts = pd.Series(to_text(known), dtype=str)
+    return texts if texts.nunique() > MIXED_VALUES and texts.str.fullmatch(DAY).all() else None
 
 
 def to_moments(name: str, column: Series, format: str | None = None) -> Series:
@@ -182,7 +196,15 @@ def to_moments(name: str, column: Series, format: str | None = None) -> Series:
         )
     else:
         dotted = text.str.fullmatch(DOTTED)
+        has_time = text.str.contains(":", regex=False)
+        text = text.mask(has_time, text.str.replace(ZONE, "", regex=True))
         read = pd.to_datetime(text.mask(dotted), format="ISO8601", errors="coerce")
+        if text.str.fullmatch(NAMED).any():
+            example = text[text.str.fullmatch(NAMED)].iloc[0]
+            raise BadData(
+                f"the column {name!r} has dates like {example!r}. Declare their form: "
+                f"date_formats={{{name!r}: '%d-%b-%Y'}} (%b: Mar, %B: March)."
+            )
         if dotted.any():
             read = read.fillna(pd.to_datetime(text.where(dotted), format="%d.%m.%Y", errors="coerce"))
     wrong = read.isna()

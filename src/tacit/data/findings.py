@@ -26,47 +26,40 @@ from .cells import (
     show_row,
     to_numbers,
     to_text,
+    whole_days,
     without_codes,
 )
-from .leaks import predict_alone
+from .column_names import (
+    CODES,
+    DURATIONS,
+    EVENTS,
+    LABELS,
+    NEVER_LABELS,
+    NUMBERED,
+    PEOPLE,
+    PRIVATE,
+    SITES,
+)
+from .leaks import predict_alone, predict_by_gaps
 from .misspellings import find_misspellings
 from .recipe import RARE_COUNT, RARE_SHARE, TOO_MANY
+from .sentinels import FEW_VALUES, count_doubtful_zeros, find_formatted_number, find_sentinels
 from .skews import USUAL_ROWS
 from .table_files import CODE
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-LABELS = (
-    r"(label|target|outcome|class|y|ill|died|dead|death|mortality|survived|readmitted|disease|diagnosis|income|"
-    r"default|churn|relapse|status|event|response)"
-)
-SITES = r"(hospital|hospital_?id|site|center|centre|clinic|station|ward|unit|inst|institution|bank|branch)"
-PEOPLE = (
-    r"(patient|person|subject|individual|participant|customer|client|member|case|mrn|patient_?nbr)"
-    r"(_?(id|no|nr|nbr|number))?"
-)
-# what tells a person's name, or how to reach them, apart from a product's or a hospital's name
-PRIVATE = (
-    r"(.*_)?((first|last|middle|maiden|given|family|full|birth)_?names?|forenames?|surnames?|initials|e_?mail"
-    r"(_?address)?|(tele)?phone(_?(no|nr|number))?|mobile|fax|ssn|social_?security(_?(no|nr|number))?|street"
-    r"(_?address)?|address(_?[12])?|iban|passport(_?(no|nr|number))?)"
-)
-NEVER_LABELS = r"(sex|gender|male|female)"  # columns with two values that are hardly the outcome
-# an event, and the time until it or until the last look: together they are survival data
-EVENTS = r"(.*[_.])?(status|event|observed|cens(or(ed)?)?|died|dead|death|mortality|relapse)([_.].*)?"
-DURATIONS = (
-    r"(.*[_.])?(time|duration|futime|tte|follow_?up|survival)([_.]?(time|days|weeks|months|years))?|"
-    r"(days|weeks?|months)"
-)
-SENTINELS = (-9999, -999, -99, -9, -1, 99, 999, 9999, 99999, 999999)
 EMPTY = 0.95  # a column with more missing values than this has too few values to learn from
+FEWEST_FOR_LEAKS = 20  # rows with a value, without which it says little how well the column predicts
 PERFECT = 0.99  # the AUC, or accuracy, of one column alone above which it probably is the outcome itself
 IMBALANCED = 0.65
-FEW_VALUES = 10  # a whole number with so few different values may be a code
 MANY_VALUES = 50  # categories with more values than this have hardly any rows for each
 CYCLES = {"hour": (0, 23), "month": (1, 12), "weekday": (0, 7), "dayofweek": (0, 7), "day_of_week": (0, 7)}
-FAR = 3  # spreads between other values and a code like 999 that a tail hardly reaches
+DAYS = (
+    *("%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%m/%d/%y", "%d/%m/%y", "%d-%m-%Y", "%m-%d-%Y"),
+    *("%Y%m%d", "%d-%b-%Y", "%d %b %Y", "%d-%b-%y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%b %d %Y"),
+)
 ISO_DAY = r"\d{4}-\d{1,2}-\d{1,2}"
 
 
@@ -181,7 +174,7 @@ def _inspect_label(frame: DataFrame, found: Inspection, locate: Callable[[int], 
     import pandas as pd
 
     name, column = found.label, frame[found.label]
-    codes = _find_sentinels(column)
+    codes = find_sentinels(column)
     if codes:
         found.add("missing_codes", {name: codes})
         found.note(
@@ -210,7 +203,7 @@ def _inspect_label(frame: DataFrame, found: Inspection, locate: Callable[[int], 
             found.note(
                 *("integer outcome", name),
                 f"The label {name!r} is an integer with {len(counts)} values.",
-                "It is a regression; set regression = false if the values are classes.",
+                "It is a regression; set regression = false if the values are classes." + _guess_code(known),
             )
         found.settings["regression"] = True
         return
@@ -234,6 +227,14 @@ def _inspect_label(frame: DataFrame, found: Inspection, locate: Callable[[int], 
     _find_typos(name, known, found, "the classes are counted as different")
 
 
+def _guess_code(known: Series) -> str:
+    """Return advice, if an outcome of two values has a third one, 9, that may mean "not known"."""
+    values = sorted(set(to_numbers(known)))
+    if len(values) != 3 or values[2] not in (9, 99) or values[1] - values[0] != 1:
+        return ""
+    return f" If {values[2]:.0f} means not known, declare missing_codes with it: then it has two classes."
+
+
 def _inspect_column(name: str, column: Series, found: Inspection) -> None:
     import pandas as pd
 
@@ -245,24 +246,44 @@ def _inspect_column(name: str, column: Series, found: Inspection) -> None:
         return
     distinct = known.nunique()
     if distinct <= 1:
-        _drop(name, found, "constant", f"{name!r} has one value in all rows.")
+        value = repr(to_text(known.iloc[:1])[0])
+        what = (
+            "in all rows" if len(known) == len(column) else f"({value}) in {len(known)} of {len(column)} rows"
+        )
+        advice = "" if len(known) == len(column) else "If an empty cell means no, write it in the file."
+        _drop(name, found, "constant", f"{name!r} has one value {what}. {advice}".strip())
         return
     if moment := kind_of_moment(column):
         _inspect_moment(name, column, moment, found)
         return
+    if pd.api.types.is_numeric_dtype(known) and np.isinf(to_numbers(known)).any():
+        known = _declare_infinite(name, column, found)
+        distinct = known.nunique()
+    if whole_days(known) is not None:
+        _inspect_moment(name, column, "date", found)
+        return
     is_id_name = re.fullmatch(rf"(.*_)?(id|uuid|nr|mrn|number|{PEOPLE})", name, re.IGNORECASE)
-    person = re.fullmatch(PEOPLE, name, re.IGNORECASE)
+    person = re.fullmatch(f"{PEOPLE}|{NUMBERED}", name, re.IGNORECASE)
     if person and 2 * distinct > 0.1 * len(known) and distinct < len(known) and "group" not in found.settings:
         found.settings["group"] = name
         found.kinds[name] = "person"
         found.note(
             *("several rows of one person", name),
-            f"{name!r} has {distinct} values in {len(known)} rows: people with several rows.",
+            f"{name!r} has {distinct} values in {len(known)} rows: people or others with several rows.",
             "Their rows stay together in every split; it is not a feature.",
         )
         return
     text = not pd.api.types.is_numeric_dtype(column)
     whole = not text and bool((to_numbers(known) % 1 == 0).all())
+    if text and distinct > FEW_VALUES and (example := find_formatted_number(known)):
+        what = f"{name!r} has numbers with signs, like {example!r}, which are text."
+        _drop(
+            name,
+            found,
+            "formatted numbers",
+            f"{what} Write plain numbers in the file, like 1234.5, to use it.",
+        )
+        return
     if (
         (is_id_name and distinct > 0.5 * len(known))
         or (distinct == len(known) > TOO_MANY and (text or whole))
@@ -291,9 +312,17 @@ def _inspect_column(name: str, column: Series, found: Inspection) -> None:
     elif text:
         found.kinds[name] = f"category: {distinct} values"
         _find_typos(name, known, found, "rare ones are read as 'other'")
+    elif whole and distinct > 2 and re.fullmatch(CODES, name, re.IGNORECASE):
+        found.kinds[name] = f"category: {distinct} codes"
+        found.add("categories", name)
+        found.note(
+            *("codes", name),
+            f"{name!r} has whole numbers and the name of a code.",
+            "It is a category; take it out of `categories` if it is a quantity.",
+        )
     else:
         found.kinds[name] = "number"
-        codes = _find_sentinels(column)
+        codes = find_sentinels(column)
         if codes:
             found.add("missing_codes", {name: codes})
             hit = int(np.isin(to_numbers(column), codes).sum())
@@ -302,7 +331,7 @@ def _inspect_column(name: str, column: Series, found: Inspection) -> None:
                 f"{name!r} has {_some(codes)} in {hit} rows, far from its other values.",
                 "Declared as missing.",
             )
-        elif doubtful := _find_sentinels(column, doubtful=True):
+        elif doubtful := find_sentinels(column, doubtful=True):
             hit = int(np.isin(to_numbers(column), doubtful).sum())
             found.note(
                 *("doubtful sentinel", name),
@@ -311,7 +340,7 @@ def _inspect_column(name: str, column: Series, found: Inspection) -> None:
                 "Kept as numbers; if it means missing, declare "
                 f"missing_codes = {{ {_key(name)} = {doubtful} }}.",
             )
-        elif zeros := _count_doubtful_zeros(known):
+        elif zeros := count_doubtful_zeros(known):
             least = to_text(known[known > 0].nsmallest(1))[0]
             found.note(
                 *("zeros", name),
@@ -325,6 +354,18 @@ def _inspect_column(name: str, column: Series, found: Inspection) -> None:
             f"{share:.0%} of the rows have no {name!r}.",
             "They are imputed, with an indicator; leave the column out if it says nothing.",
         )
+
+
+def _declare_infinite(name: str, column: Series, found: Inspection) -> Series:
+    """Declare infinite numbers as missing; return the others."""
+    infinite = np.isinf(to_numbers(column))
+    found.add("missing_codes", {name: sorted(set(to_text(column[infinite])))})
+    found.note(
+        *("infinite", name),
+        f"{name!r} is infinite in {int(infinite.sum())} {'row' if infinite.sum() == 1 else 'rows'}.",
+        "Declared as missing.",
+    )
+    return column[~infinite].dropna()
 
 
 def _drop(name: str, found: Inspection, problem: str, text: str) -> None:
@@ -341,7 +382,7 @@ def _inspect_moment(name: str, column: Series, moment: str, found: Inspection) -
     example = str(known.iloc[0])
     text = f"{name!r} has {moment}s, like {example!r}."
     if not pd.api.types.is_datetime64_any_dtype(column):
-        values = known.astype(str).str.strip()
+        values = pd.Series(to_text(known), index=known.index, dtype=str).str.strip()
         if values.str.fullmatch(f"{ISO}|{DOTTED}").all():
             if 0 < values.str.fullmatch(DOTTED).sum() < len(values):
                 text += " Some are written like 2015-03-01 and some like 1.3.2015; both are read."
@@ -377,9 +418,7 @@ def find_date_format(values: Series) -> str | None:
             values = values[~fits]
 
     forms = [
-        f"{day}{time}"
-        for day in ("%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%m/%d/%y", "%d/%m/%y", "%d-%m-%Y", "%m-%d-%Y")
-        for time in ("", " %H:%M", " %H:%M:%S")
+        f"{day}{time}" for day in DAYS for time in ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
     ]
     fit = [f for f in forms if not pd.to_datetime(values, format=f, errors="coerce").isna().any()]
     return FORMS.join([*fit, *clear]) if len(fit) == 1 else None
@@ -416,45 +455,6 @@ def _inspect_mixed(name: str, known: Series, found: Inspection) -> None:
 def _key(name: str) -> str:
     """Return a column's name as a key of a job file."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
-
-
-def _find_sentinels(column: Series, doubtful: bool = False) -> list[float | int]:
-    """Return codes such as -9999 that are far from all other values of a number.
-
-    A code above all other values may be a limit, or the largest of a heavy tail (99999 as a capital gain). It
-    counts if it is `FAR` spreads away; `doubtful` returns those that are not.
-    """
-    import pandas as pd
-
-    if not pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
-        return []
-    values = to_numbers(column)
-    values = values[~np.isnan(values)]
-    codes: list[float | int] = []
-    for code in SENTINELS:
-        rest = values[~np.isin(values, [*SENTINELS])] if code in values else values[:0]
-        if len(rest) < 2 or code not in values:
-            continue
-        low, high = rest.min(), rest.max()
-        wide = max(high - low, 1e-12)
-        gap = low - code if code < low else code - high if code > high else 0.0
-        only_negative = code < 0 <= low and code in (-1, -9, -99, -999, -9999) and abs(code) > 1
-        far = gap > wide or (only_negative and gap > 0.1 * wide and (values == code).sum() > 1)
-        unclear = far and code > high and gap <= FAR * wide
-        if far and unclear == doubtful:
-            codes.append(code)
-    return codes
-
-
-def _count_doubtful_zeros(known: Series) -> int:
-    """Return how many values are 0, if 0 is far below all others; it may mean missing, or nothing."""
-    values = to_numbers(known)
-    rest = np.unique(values[values != 0])
-    if len(rest) <= FEW_VALUES or rest[0] <= 0:
-        return 0
-    gap, spread = rest[0], rest[-1] - rest[0]
-    is_far = gap > 0.1 * spread and gap > 10 * np.median(np.diff(rest))
-    return int((values == 0).sum()) if is_far else 0
 
 
 def _find_few_values(rows: DataFrame, found: Inspection) -> None:
@@ -549,6 +549,7 @@ def _inspect_parties(rows: DataFrame, found: Inspection) -> None:
             f"{gaps} of {len(rows)} rows have no {found.by!r}, so they belong to no party.",
             "They are left out.",
         )
+    _find_typos(found.by, values.dropna(), found, "they are parties of their own")
     sizes = values.dropna().value_counts()
     small = sizes[sizes < USUAL_ROWS]
     if len(small):
@@ -569,10 +570,13 @@ def _find_leaks(rows: DataFrame, found: Inspection) -> None:
         codes = found.settings.get("missing_codes", {}).get(name, ())
         column = without_codes(rows[name], codes)
         both = column.notna()
-        if both.sum() < 20:
-            continue
-        score, what = predict_alone(column[both], target[both], found.label, found.labels)
-        if score >= PERFECT:
+        score, what = 0.0, ""
+        if both.sum() >= FEWEST_FOR_LEAKS:
+            score, what = predict_alone(column[both], target[both], found.label, found.labels)
+        gaps = predict_by_gaps(both, target, found.label, found.labels)
+        if max(score, gaps[0]) >= PERFECT:
+            by_gaps = gaps[0] > score
+            score, what = gaps if by_gaps else (score, what)
             found.add("drop", name)
             for key in ("dates", "date_formats", "missing_codes"):
                 found.settings.get(key, {}).pop(name, None)
@@ -580,9 +584,13 @@ def _find_leaks(rows: DataFrame, found: Inspection) -> None:
                 found.settings["categories"].remove(name)
             found.kinds[name] = "leakage suspect"
             measure = "a correlation" if found.labels is None else "an AUC"
+            subject = f"Whether {name!r} is missing" if by_gaps else repr(name)
+            found.findings[:] = [
+                f for f in found.findings if f.column != name or f.problem == "missing values"
+            ]
             found.note(
                 *("leakage", name),
-                f"{name!r} alone predicts {what} with {measure} of {score:.3f}: it is probably known only "
+                f"{subject} alone predicts {what} with {measure} of {score:.3f}: it is probably known only "
                 "after the outcome, or is the outcome.",
                 "Left out; take it out of `drop` if it is known beforehand.",
             )

@@ -12,6 +12,7 @@ from .cells import to_numbers, to_text
 if TYPE_CHECKING:
     from pandas import Series
 
+CODES = 20  # a number with more values than this is not a list of codes
 FEWEST = 5  # rows of a class, without which its AUC says little
 
 
@@ -36,7 +37,34 @@ def predict_alone(
         y = to_numbers(target)
         x = x if levels is None else _means_of_others(levels, y)
         is_flat = x.std() == 0 or y.std() == 0
-        return 0.0 if is_flat else float(abs(np.corrcoef(x, y)[0, 1])), repr(name)
+        if is_flat:
+            return 0.0, repr(name)
+        # of ranks, too: the logarithm of the outcome is the outcome
+        ranks = pd.Series(x).rank(), pd.Series(y).rank()
+        best = max(abs(np.corrcoef(x, y)[0, 1]), abs(np.corrcoef(*ranks)[0, 1]))
+        return float(best), repr(name)
+    if levels is None and 2 < len(np.unique(x)) <= CODES:  # codes need not be in the order of the classes
+        as_text = column.astype(str)
+        return max(predict_alone(as_text, target, name, labels), _largest_auc(x, None, target, name, labels))
+    return _largest_auc(x, levels, target, name, labels)
+
+
+def predict_by_gaps(
+    is_known: Series, target: Series, name: str, labels: Sequence[str] | None
+) -> tuple[float, str]:
+    """Return how well a class is predicted by whether a column has a value, as the date of death does."""
+    gaps = int((~is_known).sum())
+    if labels is None or not FEWEST <= gaps <= len(is_known) - FEWEST:
+        return 0.0, ""
+    return _largest_auc(is_known.to_numpy(dtype=np.float64), None, target, name, labels)
+
+
+def _largest_auc(
+    x: np.ndarray, levels: np.ndarray | None, target: Series, name: str, labels: Sequence[str]
+) -> tuple[float, str]:
+    """Return the largest AUC of a class against the rest by numbers or by levels, and which class it is."""
+    import pandas as pd
+
     texts = to_text(target).astype(str)
     best, what = 0.0, ""
     for label in labels[: 1 if len(labels) == 2 else None]:

@@ -51,6 +51,10 @@ PARQUET = (".parquet", ".pq")  # names of Parquet files that are written; when r
 # An integer with a leading zero, whose zeros mean something, or above 2^53: a float64, which pandas uses for
 # a column with missing values, would change its last digits. 2^53 has 16 digits and begins with 90.
 CODE = r"0\d+|9\d{15}|\d{17,}"
+THOUSANDS = (
+    "the numbers have a comma, like {!r}, in a file whose cells are separated by commas. Write them without "
+    "separators of thousands and with a point: 1234.5. (decimal='.' reads the column as text.)"
+)
 DECIMAL_COMMA = (
     "the numbers have a decimal comma, like {!r}. Read the file with decimal=',' (from_csv, "
     "pandas.read_csv; tacit predict --decimal ,), or write them with a point."
@@ -184,7 +188,8 @@ def read_table(
         frame = _check_rows(file, header, frame, 0, encoding)
         for name in header.names if decimal is None else ():
             if name not in ids and (example := find_decimal_comma(frame[name])):
-                raise BadData(f"{file}, column {name!r}: {DECIMAL_COMMA.format(example)}")
+                advice = THOUSANDS if header.separator == "," else DECIMAL_COMMA
+                raise BadData(f"{file}, column {name!r}: {advice.format(example)}")
     if len(frame) < least_rows:
         raise BadData(f"{file} has column names and no rows. Give at least one row.")
     return frame
@@ -371,6 +376,16 @@ def _settle_encoding(file: Path, encoding: str | None) -> str:
     return names[-1]
 
 
+def find_byte_order_mark(path: str | os.PathLike[str]) -> str | None:
+    """Return "utf-16" or "utf-32" if the file begins with a byte order mark of it."""
+    file = _find(path)
+    with _explain(file), _OPEN.get(file.suffix.lower(), open)(file, "rb") as content:
+        start = content.read(4)
+    if start in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE):
+        return "utf-32"
+    return "utf-16" if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else None
+
+
 def _open_text(file: Path, encoding: str) -> IO[str]:
     opener = _OPEN.get(file.suffix.lower(), open)
     return opener(file, "rt", encoding=encoding, newline="")  # type: ignore[no-any-return]
@@ -390,9 +405,10 @@ def _explain(file: Path, encoding: str | None = None) -> Iterator[None]:
     try:
         yield
     except (UnicodeError, EOFError, gzip.BadGzipFile, lzma.LZMAError) as error:
+        likely = (find_byte_order_mark(file) if isinstance(error, UnicodeError) else None) or "cp1252"
         raise BadData(
             f"{file} is not {encoding or 'UTF-8'} text: {error}. Save it as UTF-8 (in a spreadsheet: "
-            '"CSV UTF-8"), or give its encoding, such as "cp1252". A packed '
+            f'"CSV UTF-8"), or give its encoding, such as {likely!r}. A packed '
             "file must end in .gz, .bz2 or .xz."
         ) from None
     except PermissionError:

@@ -27,6 +27,8 @@ from ..report.records import ALONE, CENTRAL
 from ..results import Comparison, Result
 from ..runs import Event, encode_nonfinite, write_atomic
 from ..runtimes.ranks import is_follower
+from . import compare_on_cluster as on_cluster
+from .ray_cluster import RayCluster
 from .stacks import alone_baselines, central_baseline, group_into_stacks
 from .train.plan import Plan, make_plan
 from .train.simulated import plain
@@ -53,6 +55,9 @@ def compare(
     resume: bool = False,
     data_job: dict[str, Any] | None = None,
     watch: Callable[[Event], None] | None = None,
+    on: str | None = None,
+    cpus: float | None = None,
+    gpus: float | None = None,
     **options: Unpack[CompareOptions],
 ) -> Comparison:
     """Train with every algorithm, on every federation, from every seed, next to two baselines.
@@ -65,6 +70,10 @@ def compare(
     `aggregates`, `guards` and `variants` add rows, `adversaries` a column for each attack. Each row has its
     own privacy account, and a budget ends its own row only. `resume` continues a comparison in `out` that was
     stopped, to the same results except for what a guard draws from the operating system.
+
+    `on="ray"` or `on="ray://HOST:10001"` trains the cells (a row, a column, a seed) on the workers of a Ray
+    cluster, with `cpus` cores (default: 1) and `gpus` GPUs each (default: one where the runs use a GPU; 0.25
+    runs four on one). A cell whose worker dies begins again; with `out`, those that are done are kept.
     """
     own = CompareConfig(**{name: v for name, v in options.items() if name in CompareConfig.options()})  # type: ignore[arg-type]
     common: dict[str, Any] = {name: v for name, v in options.items() if name in SHARED}
@@ -103,7 +112,8 @@ def compare(
         unguarded = dataclasses.replace(p, fed=honest[p.skew], **clean)
         plans += [central_baseline(unguarded, base), *alone_baselines(unguarded, base)]
     _check_test_rows(plans)
-    results = _train(plans, directory, resume, data_job, watch)
+    cluster = _cluster(on, cpus, gpus, plans)
+    results = _train(plans, directory, resume, data_job, watch, cluster)
     summary = _summarize(plans, results, directory)
     summary["notes"] = [
         f"The baselines train {_name_training(base)}, and see their rows as often as a party does."
@@ -230,26 +240,48 @@ def _train(
     resume: bool,
     data_job: dict[str, Any] | None,
     watch: Callable[[Event], None] | None,
+    cluster: RayCluster | None = None,
 ) -> list[Result]:
-    """Train every run, those that can share a stack together."""
+    """Train every run, those that can share a stack together; on a cluster, those of a cell."""
     outs = [
         None if directory is None or p.label == ALONE else directory / "runs" / _folder(i, p)
         for i, p in enumerate(plans)
     ]
     if resume and directory is not None:
         _check_same_comparison(directory, {out.name for out in outs if out is not None})
+    if cluster is not None:
+        folders = [None if out is None else out.name for out in outs]
+        return on_cluster.train(plans, folders, directory, cluster, data_job, watch)
     results: dict[int, Result] = {}
-    for n, group in enumerate(group_into_stacks(plans)):
+    groups, state_of = group_into_stacks(plans), _state_of_stack
+    if on_cluster.has_cells(directory):  # it was begun on a cluster
+        groups, state_of = on_cluster.group_into_cells(plans), on_cluster.state_of
+    for n, group in enumerate(groups):
         runs = train_side_by_side(
             [plans[i] for i in group],
             [outs[i] for i in group],
             resume=resume,
-            together=None if directory is None else directory / "state" / f"stack-{n:02d}.safetensors",
+            together=None if directory is None else state_of(directory, n),
             watch=watch,
             data_jobs=[None if plans[i].label == CENTRAL else data_job for i in group],
         )
         results |= dict(zip(group, runs))
     return [results[i] for i in range(len(plans))]
+
+
+def _state_of_stack(directory: Path, n: int) -> Path:
+    return directory / "state" / f"stack-{n:02d}.safetensors"
+
+
+def _cluster(on: str | None, cpus: float | None, gpus: float | None, plans: list[Plan]) -> RayCluster | None:
+    if on is None:
+        for name, value in (("cpus", cpus), ("gpus", gpus)):
+            if value is not None:
+                must_be = "left out without on, because only a cluster divides cores and GPUs"
+                raise bad("compare", name, value, must_be)
+        return None
+    uses_gpu = any(p.device != "cpu" for p in plans)
+    return RayCluster(on, cpus=1 if cpus is None else cpus, gpus=float(uses_gpu) if gpus is None else gpus)
 
 
 def _check_same_comparison(directory: Path, expected: set[str]) -> None:

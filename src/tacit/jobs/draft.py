@@ -17,7 +17,7 @@ from ..config import toml
 from ..data.cells import show_row
 from ..data.findings import Finding, Inspection, inspect_table
 from ..data.recipe import Recipe
-from ..data.table_files import read_header, read_table
+from ..data.table_files import find_byte_order_mark, read_header, read_table
 from ..data.tables import PARTY, join_tables, name_files
 from ..errors import BadData
 
@@ -32,13 +32,16 @@ EXPLAINS = {
     "by": ("parties",),
     "regression": ("integer outcome",),
     "missing_label": ("missing outcome",),
-    "drop": ("identifier", "empty", "constant", "leakage", "duration", "columns differ"),
-    "categories": ("leading zeros", "mixed"),
+    "drop": (
+        *("identifier", "empty", "constant", "leakage", "duration", "columns differ"),
+        "formatted numbers",
+    ),
+    "categories": ("leading zeros", "many digits", "mixed", "codes"),
     "group": ("several rows of one person",),
     "missing_party": ("missing party",),
     "min_rows": ("tiny parties",),
     "dates": ("date", "time"),
-    "missing_codes": ("sentinel", "mixed"),
+    "missing_codes": ("sentinel", "mixed", "infinite"),
     "encoding": ("encoding",),
     "decimal": ("decimal",),
 }
@@ -97,9 +100,8 @@ def draft_job(
     found = inspect_table(frame, label, by, categories, locate)
     found.findings[:0] = notes
     for key, value in reading.items():
-        what = {"encoding": "Not UTF-8; read as", "decimal": "Numbers have a decimal comma; decimal sign"}[
-            key
-        ]
+        comma = "a decimal comma" if value == "," else "commas, and so have the separators of cells"
+        what = {"encoding": "Not UTF-8; read as", "decimal": f"Numbers have {comma}; decimal sign"}[key]
         if key == "encoding" and "," in value:
             what = "Not all files are UTF-8; each is read as the first that fits of"
         found.note(key, "", f"{what} {value!r}.", "Declared.")
@@ -121,16 +123,19 @@ def draft_job(
 def _read(path: str | os.PathLike[str]) -> tuple[DataFrame, dict[str, str]]:
     """Read a table; return it and how it had to be read."""
     problem: BadData | None = None
-    for encoding in ENCODINGS:
+    mark = find_byte_order_mark(path)
+    for encoding in ENCODINGS if mark is None else (mark,):
         how = {} if encoding is None else {"encoding": encoding}
         try:
             header = read_header(path, encoding=encoding)
             try:
                 return read_table(path, encoding=encoding), how
             except BadData as error:
-                if "decimal comma" not in str(error) or header.separator == ",":
+                if "the numbers have a" not in str(error):
                     raise
-                return read_table(path, encoding=encoding, decimal=","), {**how, "decimal": ","}
+                # in a file with commas between cells, they separate thousands: such columns stay text
+                decimal = "." if header.separator == "," else ","
+                return read_table(path, encoding=encoding, decimal=decimal), {**how, "decimal": decimal}
         except BadData as error:
             problem = problem or error
             if "UTF-8" not in str(error):
@@ -146,12 +151,13 @@ def _agree_on_reading(
     reading: dict[str, str] = {}
     encodings = {how.get("encoding", "utf-8") for how in reads}
     if encodings != {"utf-8"}:
-        reading["encoding"] = ", ".join(e or "utf-8" for e in ENCODINGS if (e or "utf-8") in encodings)
-    comma = next((path for path, how in zip(paths, reads) if "decimal" in how), None)
+        order = ["utf-8", *sorted(encodings - {"utf-8", *ENCODINGS}), *ENCODINGS[1:]]
+        reading["encoding"] = ", ".join(e for e in order if e in encodings)
+    comma = next((path for path, how in zip(paths, reads) if how.get("decimal") == ","), None)
     if comma is None:
-        return reading
+        return reading | ({"decimal": "."} if any("decimal" in how for how in reads) else {})
     for path, frame, how in zip(paths, frames, reads):
-        if "decimal" in how:
+        if how.get("decimal") == ",":
             continue
         # without fractions it is read alike
         if not read_table(path, encoding=how.get("encoding"), decimal=",").equals(frame):

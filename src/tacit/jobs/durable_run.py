@@ -203,7 +203,7 @@ async def run_durable(me: Party, job: DurableJob, wait: float | None = None) -> 
     await hello.send(others, RunHello(job.digest, nonce))
     tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(listen())]
     try:
-        await _until_started(me, others, known, has_news, tasks[0], wait)
+        await until_started(me, others, known, has_news, tasks[0], wait)
         while True:
             has_news.clear()
             names = sorted([*known.items(), (me.name, nonce)])
@@ -217,13 +217,13 @@ async def run_durable(me: Party, job: DurableJob, wait: float | None = None) -> 
                     return await attempt
                 if tasks[0].done():
                     tasks[0].result()
-                await _cancel([attempt, news])
+                await cancel_all([attempt, news])
             log.info("party %r: another party was restarted; all resume where they were", me.name)
     finally:
-        await _cancel(tasks)
+        await cancel_all(tasks)
 
 
-async def _until_started(
+async def until_started(
     me: Party,
     others: Iterable[str],
     known: Mapping[str, bytes],
@@ -231,6 +231,7 @@ async def _until_started(
     listener: asyncio.Future[None],
     wait: float | None,
 ) -> None:
+    """Wait until all others are in `known`, which the `listener` fills."""
     until = None if wait is None else me.clock.now() + wait
     while missing := [n for n in others if n not in known]:
         has_news.clear()
@@ -238,7 +239,7 @@ async def _until_started(
         left = None if until is None else max(0.0, until - me.clock.now())
         both: list[asyncio.Future[Any]] = [listener, news]
         await asyncio.wait(both, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        await _cancel([news])
+        await cancel_all([news])
         if listener.done():
             listener.result()
         if until is not None and me.clock.now() >= until and not has_news.is_set():
@@ -248,7 +249,8 @@ async def _until_started(
             )
 
 
-async def _cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
+async def cancel_all(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancel tasks, and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -15,6 +15,16 @@ If both factors have f fractional bits, z has 2f; `truncate.py` removes f of the
 several products (a model's weights, the columns of a regression) is opened under its own mask once, and each
 product then opens e alone: `Context.mask_private` if one party knows the factor, `mask_shared` if it is
 shared, and then `product_masked`.
+
+If one party O knows the factor y (a model's weights at their owner), only O needs e, and x_O takes no mask:
+
+    1. the dealer gives a_i to every party but O (a_O = 0), and [c] = [Σ a_i ∘ b], where O alone has b
+    2. each party i but O sends x_i − a_i to O, where e = x_O + Σ (x_i − a_i)
+    3. z_O = c_O + e ∘ y;  z_i = c_i + a_i ∘ f
+
+    party i |--- MaskedFactors(x_i − a_i) --->| O          8 bytes a word of x, one way
+
+O sees words under masks that it does not have (a_i is on party i's tape), and the others see f alone.
 """
 
 from __future__ import annotations
@@ -67,12 +77,19 @@ MUL, MATMUL = Bilinear("mul"), Bilinear("matmul")
 
 @dataclass(frozen=True)
 class Triple(Request):
-    """a, b uniform and c = a ∘ b; if `mask` is given, b is the mask of that name."""
+    """a, b uniform and c = a ∘ b; if `mask` is given, b is the mask of that name.
+
+    With an owner, that party knows the second factor, and has no share of a.
+    """
 
     op: Bilinear
     x: tuple[int, ...]
     y: tuple[int, ...]
     mask: str | None = None
+    owner: int | None = None
+
+    def holds(self, name: str, rank: int) -> bool:
+        return name != "a" or rank != self.owner
 
     def uniform(self) -> Parts:
         parts: Parts = {"a": (self.x, torch.int64)}
@@ -126,11 +143,12 @@ async def square(ctx: RingContext, x: Tensor) -> Tensor:
 
 @dataclass
 class MaskedFactor(Generic[ShareT]):
-    """A factor y of several products: f = y − b is public, the mask b is shared (or known to y's owner)."""
+    """A factor y of several products: f = y − b is public; the mask b is shared, or its owner's alone."""
 
     name: str | None
     f: Tensor
     b: ShareT
+    owner: int | None = None
 
 
 async def mask_shared(ctx: RingContext, name: str, y: Tensor) -> MaskedFactor[Tensor]:
@@ -144,6 +162,20 @@ async def product_masked(ctx: RingContext, x: Tensor, y: MaskedFactor[Tensor], o
     """[x ∘ y]: steps 1 to 3 with f known already."""
     b = y.b + y.f if ctx.first else y.b
     await ctx.expect_product(op, x, b)
+    if y.owner is not None:
+        return await _product_known(ctx, x, y, op, y.owner)
     t = await ctx.stock.take(Triple(op, tuple(x.shape), tuple(y.f.shape), y.name))
     (e,) = await ctx.open(MaskedFactors, x - t["a"])
     return t["c"].add_(op(e, b)).add_(op(t["a"], y.f))
+
+
+async def _product_known(
+    ctx: RingContext, x: Tensor, y: MaskedFactor[Tensor], op: Bilinear, owner: int
+) -> Tensor:
+    """[x ∘ y] with a factor that its owner knows: steps 1 to 3 of the second diagram."""
+    t = await ctx.stock.take(Triple(op, tuple(x.shape), tuple(y.f.shape), y.name, owner))
+    if ctx.rank == owner:
+        e = await ctx.collect(MaskedFactors, x)
+        return t["c"].add_(op(e, y.b + y.f))
+    await ctx.send_share(MaskedFactors, x - t["a"], owner)
+    return t["c"].add_(op(t["a"], y.f))

@@ -138,7 +138,7 @@ class Context(ABC):
             values = (await self.me.recv(self.names[owner], self.masked_input)).values
             self.check_values(self.names[owner], values, [(shape, torch.int64)])
             f = values[0].to(self.device)
-        return MaskedFactor(name, f, b)
+        return MaskedFactor(name, f, b, owner)
 
     def check_values(
         self, name: str, values: list[Tensor], expected: Sequence[tuple[tuple[int, ...], torch.dtype]]
@@ -226,6 +226,23 @@ class RingContext(Context):
         theirs = [[v.to(self.device) for v in message.values] for message in messages.values()]
         # summed into the received tensors, which nobody else uses: no allocation
         return [join([*others, mine]) for mine, *others in zip(shares, *theirs)]
+
+    async def send_share(self, kind: Any, share: Tensor, to: int) -> None:
+        """Send my share to one party, which collects them."""
+        if self.me is None:
+            return
+        await self.me.send(self.names[to], kind([share.cpu()]))
+        self.charge(share.numel() * share.element_size())
+
+    async def collect(self, kind: Any, share: Tensor) -> Tensor:
+        """My share plus those that all others send me."""
+        if self.me is None or not self.peers:
+            return share
+        messages = await self.me.gather(self.peers, kind)
+        self.charge(0)
+        for name, message in messages.items():
+            self.check_values(name, message.values, [(tuple(share.shape), share.dtype)])
+        return join([*(m.values[0].to(self.device) for m in messages.values()), share])
 
     async def expect(self, x: Tensor, low: float, high: float, what: str) -> None:
         if not self.debug or self.me is None:

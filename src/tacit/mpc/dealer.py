@@ -10,6 +10,11 @@ them. All parties but the last read their shares of both from the tape; the last
 the derived parts. Nobody sends requests: they follow from the program, and `plan` lists them by a dry run
 without numbers. So the dealing can be done in advance and saved in a file.
 
+Who has which seed: k_i is known to party i and to the dealer, and to nobody else. So party i's shares are
+uniform to every other party (AES as a pseudorandom generator), and the corrections, which are differences
+from the words of k_0 … k_{n−2}, are uniform to the last party, which has none of these keys. A part that one
+party alone holds is on that party's tape and is 0 elsewhere (`Request.holds`).
+
 Learns: the dealer nothing but the plan. A party's view is uniform words. Trust: dealer and parties do not
 collude; all are semi-honest.
 """
@@ -66,6 +71,14 @@ class Request(ABC):
 
     holder: int | None = None
 
+    def among(self, parties: int) -> Request:
+        """What is dealt for this request to so many parties; two may need less than more do."""
+        return self
+
+    def holds(self, name: str, rank: int) -> bool:
+        """Whether this party has a share of this uniform part; otherwise its share is 0."""
+        return self.holder in (None, rank)
+
     @abstractmethod
     def uniform(self) -> Parts:
         """Return the shape and type of each uniform part."""
@@ -82,7 +95,7 @@ class Request(ABC):
 
     def on_tape(self, rank: int, parties: int) -> Parts:
         """The parts that a party reads from its tape, in order; the last party reads uniform parts only."""
-        uniform = self.uniform() if self.holder in (None, rank) else {}
+        uniform = {name: part for name, part in self.uniform().items() if self.holds(name, rank)}
         return uniform if rank == parties - 1 else {**uniform, **self.derived()}
 
 
@@ -155,7 +168,8 @@ async def send_corrections(
     """For each request: read the tapes, compute the derived parts, send the differences to the last party."""
     draw, join, subtract, _ = arithmetic
     masks: Values = {}
-    for request in requests:
+    for planned in requests:
+        request = planned.among(len(parties))
         shares = [
             {
                 name: draw(tape, shape, dtype).to(device)
@@ -177,7 +191,7 @@ async def send_corrections(
 
 def digest_request(request: Request) -> bytes:
     """Identifies what a piece in a file was made for: its kind, shapes and options (bits, stride, …)."""
-    return hashlib.sha256(repr(request).encode()).digest()[:SESSION]
+    return hashlib.sha256(b"tacit stock 2|" + repr(request).encode()).digest()[:SESSION]
 
 
 class Stock:
@@ -236,12 +250,13 @@ class Stock:
 
     async def take(self, request: Request) -> Values:
         self._check_next(request)
+        request = request.among(self.parties)
         parts = {
             name: self.arithmetic.draw(self.tape, shape, dtype)
             for name, (shape, dtype) in request.on_tape(self.rank, self.parties).items()
         }
         for name, (shape, dtype) in request.uniform().items():
-            if name not in parts:  # a mask that another party holds is a share of 0
+            if name not in parts:  # what another party holds is a share of 0
                 parts[name] = torch.zeros(shape, dtype=dtype)
         derived = request.derived()
         if derived and self.rank == self.parties - 1:
@@ -262,7 +277,7 @@ async def fetch(
     message, planned = await me.recv(dealer, TapeKey), list(requests)
     tensors = {"key": torch.frombuffer(bytearray(message.key), dtype=torch.uint8)}
     if rank == parties - 1:
-        for i in range(sum(bool(r.derived()) for r in planned)):
+        for i in range(sum(bool(r.among(parties).derived()) for r in planned)):
             for j, value in enumerate((await me.recv(dealer, Corrections)).values):
                 tensors[f"{i}.{j}"] = value
     return _write(path, tensors, rank, parties, message.session, list(map(digest_request, planned)))
@@ -286,7 +301,9 @@ class ReadyStock(Stock):
     async def take(self, request: Request) -> Values:
         self._check_next(request)
         parts = self.pieces.popleft()
-        if {name: (tuple(v.shape), v.dtype) for name, v in parts.items()} != request.parts():
+        if {name: (tuple(v.shape), v.dtype) for name, v in parts.items()} != request.among(
+            self.parties
+        ).parts():
             raise ProtocolError(
                 f"piece {self.used} of the stock does not have the parts of {type(request).__name__}. Run "
                 "the offline phase again."

@@ -17,7 +17,8 @@ helper colludes with neither of the two; helper and owner together would see the
 model.
 
 With helper=None the two generate the randomness themselves, by oblivious transfer (`pair.py`): its offline
-phase replaces TapeKey and Corrections, and there is nobody to collude with. The online phase is the same.
+phase replaces TapeKey and Corrections, and there is nobody to collude with. The online phase is the same. A
+long plan is generated in parts, while they compute.
 
 Inputs need not be shared first: x is the client's share of x and 0 the owner's, since only masked values are
 sent. With a public model (only the input is private) the weights are sent to the client in the clear, and a
@@ -109,8 +110,7 @@ async def _connect(
         stock = await _check_same_session(me, names[1 - rank], open_stock(file, rank, 2, device))
     else:
         channel = OTChannel(me, rank, names)
-        # all of it, before anything secret is sent under it
-        stock = await pair.generate(channel, plan_requests(architecture, shapes), device)
+        stock = await pair.stream(channel, plan_requests(architecture, shapes), device)
         offline = channel.costs
     me.ledger.stamp(pair.ASSUMES if isinstance(stock, ReadyStock) else ASSUMES)
     return RingContext(

@@ -58,9 +58,8 @@ class Tagged(Request):
     request: Request
     alpha: Tensor | None = field(default=None, repr=False)
 
-    @property
-    def holder(self) -> int | None:  # type: ignore[override]
-        return self.request.holder
+    def holds(self, name: str, rank: int) -> bool:
+        return self.request.holds(name, rank)
 
     def uniform(self) -> Parts:
         return self.request.uniform()

@@ -7,9 +7,10 @@
       |--- SharedIds(h'(id) of the shared) ---------------->|   with reveal="both" only
 
 Each party learns the other's set size; the method's module says what else. method="auto" uses Diffie-Hellman
-(`psi_dh`) up to 10,000 ids, where it sends the fewest bytes, and the OT-based OPRF (`psi_oprf`) above, which
-needs thirty times less computation (`benchmarks/psi.py`). reveal="size" and "sum" run `psi_sum`: the sender
-counts the shared ids, and opens the count, or the sum of its values over them, if its policy allows it.
+(`psi_dh`) up to 10,000 ids, where it sends the fewest bytes, and the OPRF from a vector OLE (`psi_oprf`)
+above, which needs thirty times less computation and a third of the bytes (`benchmarks/psi.py`).
+reveal="size" and "sum" run `psi_sum`: the sender counts the shared ids, and opens the count, or the sum of
+its values over them, if its policy allows it.
 """
 
 from __future__ import annotations
@@ -224,7 +225,7 @@ def _session(
 ) -> bytes:
     chosen = choose_method(method, reveal, receiver[1].count, sender[1].count)
     sides = [x for name, opening in (receiver, sender) for x in (name, opening.count, opening.nonce)]
-    return hashlib.sha256(bind("tacit psi 2", me.tag, chosen, reveal, *sides)).digest()
+    return hashlib.sha256(bind("tacit psi 3", me.tag, chosen, reveal, *sides)).digest()
 
 
 def shared_tags(values: np.ndarray, session: bytes, size: int) -> np.ndarray:

@@ -1,21 +1,30 @@
-"""Private set intersection of large sets by oblivious transfer. Kolesnikov, Kumaresan, Rosulek, Trieu:
-Efficient Batched Oblivious PRF with Applications to Private Set Intersection, CCS 2016, figures 2 and 6,
-with the hashing of Pinkas, Schneider, Zohner 2018.
+"""Private set intersection of large sets by vector OLE. Raghuraman, Rindal: Blazing Fast PSI from Improved
+OKVS and Subfield VOLE, CCS 2022, figure 8 (semi-honest); Rindal, Schoppmann: VOLE-PSI, EUROCRYPT 2021.
 
-    receiver (Y)                                                sender (X)
-      |--- BaseOffer(A) ------------------------------------------>|   w base transfers, roles reversed:
-      |<-- BaseChoices(B_1 … B_w) ---------------------------------|   s chooses seeds of columns T0, T1, Q
-      |  each y into one of its three bins                         |
-      |--- OprfRows(T0 ⊕ T1 ⊕ C(y)), a row a bin ----------------->|   Q ⊕ s·row = T0 ⊕ s·C(y) in y's bin
-      |<-- Outputs(h(bin, T0 ⊕ s·(C(y) ⊕ C(x)))), sorted ----------|   x in its bins; h(bin, T0) iff x = y
+    receiver (Y)                                                  sender (X, δ)
+      |--- BaseOffer(A) -------------------------------------------->|   128 base transfers, roles reversed:
+      |<-- BaseChoices(B_1 … B_128) ---------------------------------|   the bits of δ choose
+      |--- Noise(…) -------------------------------------------------|   `crypto.vole`: the receiver gets
+      |<-- Trees(…) -------------------------------------------------|   (a, c), the sender b, c = b ⊕ δ·a
+      |  P: a key-value store of y → g(y)                            |
+      |--- Store(P ⊕ a) -------------------------------------------->|   k = b ⊕ δ·(P ⊕ a) = c ⊕ δ·P
+      |<-- Outputs(h(x, k(x) ⊕ δ·g(x))), sorted ---------------------|   k(x): the store's value at x
+      |  h(y, c(y)) is the output for y; for x ∉ Y, k(x) ⊕ δ·g(x) = c(x) ⊕ δ·(P(x) ⊕ g(x))
 
-C is a pseudorandom code (AES under keys of the session, chosen after the sets are fixed): except with
-probability 2^-40, two codewords differ in at least 128 of their w bits, so any other output looks random to
-the receiver. h is SHA-256 truncated so that collisions have probability below 2^-40. The receiver learns the
-sender's set size and which of its own ids are shared; the sender learns the receiver's set size. Security
-rests on Diffie-Hellman for the base transfers, AES, SHA-256 as a correlation-robust hash, and on both
-following the protocol. Failures by chance (an id that fits in no bin, codewords that are too close, equal
-outputs) each have probability below 2^-40.
+g is AES under a key of the session, truncated to 64 bits; h is `ot.pads` with x as tweak, truncated so that
+two outputs are equal by chance with probability below 2^-40. The receiver learns the sender's set size and
+which of its own ids are shared; the sender learns the receiver's set size.
+
+The sender sees P ⊕ a, where a is pseudorandom by dual LPN (parameters in `crypto.vole`), and base transfers
+(Diffie-Hellman). The receiver sees outputs whose arguments it cannot compute, as δ has 128 bits of entropy
+and P(x) ≠ g(x): these are equal with probability 2^-64 for each x that it does not hold, so for one of the
+sender's ids with probability below 2^-40 up to 16 million ids, and 2^-37 at 100 million. Other failures
+by chance are below 2^-40 each: a bucket that overflows, a store that cannot be solved, equal outputs.
+
+All this holds if both follow the protocol. A receiver that deviates can put other ids into its store: at most
+as many as the store has entries, 1.3·n + 104, because each further id that agrees with a store by chance
+costs 2^64 trials. A sender that deviates can answer wrongly, and see from the receiver's reaction (with
+reveal="both") which answers mattered.
 
 Sets above a million ids are split into buckets by a public hash. Each bucket is padded to a size that depends
 only on the total, and buckets are processed in sequence: memory is that of two buckets, whatever the set
@@ -25,7 +34,6 @@ size.
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
 import math
 from collections.abc import Iterator
@@ -33,22 +41,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..crypto import ot
+from ..crypto import okvs, ot
 from ..crypto.agree import bind
-from ..crypto.bits import pack, transpose
-from ..crypto.cuckoo import FUNCTIONS, place, places_for
-from ..crypto.tags import STATISTICAL, compute_tags, match, sort_by_digest, tag_bytes, words
+from ..crypto.tags import STATISTICAL, match, sort_by_digest, tag_bytes, words
+from ..crypto.vole import BASE, VoleReceiver, VoleSender
 from ..errors import ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
 from .together import together
 
 BUCKET = 1 << 20  # approximate number of ids in a bucket
-CHUNK = 1 << 15  # bins in a message: 1.8 MB, and matrices that stay in a core's cache
-# tables the receiver may send ahead of their outputs: bounds the sender's mailbox
+CHUNK = 1 << 17  # entries of a store in a message: 1 MB
+# buckets the receiver may send ahead of their outputs: bounds the sender's mailbox
 AHEAD = 2
-DISTANCE = 128  # κ: the least Hamming distance of two codewords
-BLOCK = 16  # bytes of an AES block, and of a digest
+ENTRY = 8  # bytes of an entry: an element of GF(2^64)
 
 
 class BaseOffer(Message, reveals="a random group element: nothing"):
@@ -59,15 +65,27 @@ class BaseChoices(Message, reveals="random group elements, whatever the other ch
     points: bytes
 
 
-class OprfRows(
+class Noise(
     Message,
-    reveals="how many ids the other holds, rounded up; rows that are random without the seeds the receiver "
+    reveals="how many ids the other holds, rounded up; bits that are random without the seeds the receiver "
     "keeps",
 ):
     bucket: int
-    table: int
+    columns: bytes
+
+
+class Trees(Message, reveals="sums of pseudorandom numbers, half of them under pads: nothing"):
+    bucket: int
+    sums: bytes
+
+
+class Store(
+    Message,
+    reveals="a table of the other's ids under a pseudorandom mask: nothing (learning parity with noise)",
+):
+    bucket: int
     first: int
-    rows: bytes
+    entries: bytes
 
 
 class Outputs(
@@ -76,13 +94,12 @@ class Outputs(
     "too, and telling nothing otherwise",
 ):
     bucket: int
-    table: int
     outputs: bytes
 
 
 @dataclass(frozen=True)
 class OprfLayout:
-    """Sizes of codes, outputs, buckets and tables, and keys of public hashes; the same at both parties.
+    """Sizes of outputs, buckets and stores, and keys of public hashes; the same at both parties.
 
     They follow from the two set sizes and the session.
     """
@@ -96,18 +113,18 @@ class OprfLayout:
         return max(1, math.ceil(max(self.receivers, self.senders) / BUCKET))
 
     @property
-    def code(self) -> int:
-        """w/8: bytes of a codeword."""
-        return code_bits(self.senders) // 8
+    def room(self) -> int:
+        """The number of the receiver's ids for which a bucket's store has entries."""
+        return capacity(self.receivers, self.buckets)
 
     @property
-    def size(self) -> int:
-        """The number of bins in each table of a bucket."""
-        return places_for(capacity(self.receivers, self.buckets))
+    def entries(self) -> int:
+        """The number of entries of a bucket's store."""
+        return okvs.entries(self.room)
 
     @property
     def outputs(self) -> int:
-        """The number of outputs for each table of a bucket."""
+        """The number of outputs of a bucket."""
         return capacity(self.senders, self.buckets)
 
     @property
@@ -116,7 +133,7 @@ class OprfLayout:
         return tag_bytes(self.receivers, self.buckets * self.outputs)
 
     def key(self, use: str, *which: int) -> bytes:
-        return hashlib.sha256(bind("tacit psi oprf 1", self.session, use, *which)).digest()
+        return hashlib.sha256(bind("tacit psi oprf 2", self.session, use, *which)).digest()
 
     def bucket_rows(self, digests: np.ndarray) -> Iterator[np.ndarray]:
         """Yield the rows of each bucket."""
@@ -125,52 +142,22 @@ class OprfLayout:
             return
         key, numbers = self.key("places"), np.empty(len(digests), np.uint16)
         for at in range(0, len(digests), BUCKET):
-            numbers[at : at + BUCKET] = self._word(
-                ot.encrypt_blocks(digests[at : at + BUCKET], key), 3, self.buckets
-            )
+            word = ot.encrypt_blocks(digests[at : at + BUCKET], key).view(np.uint32)[:, 0]
+            numbers[at : at + BUCKET] = word * np.uint64(self.buckets) >> np.uint64(32)
         order = np.argsort(numbers, kind="stable").astype(np.uint32)
         bounds = np.searchsorted(numbers[order], np.arange(self.buckets + 1))
         for b in range(self.buckets):
             yield order[bounds[b] : bounds[b + 1]].astype(np.int64)
 
-    def positions(self, digests: np.ndarray) -> np.ndarray:
-        """Return (ids, 3): each id's bin in each table."""
-        words_of_id = ot.encrypt_blocks(digests, self.key("places"))
-        return np.stack([self._word(words_of_id, i, self.size) for i in range(FUNCTIONS)], 1)
+    def targets(self, digests: np.ndarray) -> np.ndarray:
+        """Return g of each id: the first 8 bytes of a block."""
+        return np.ascontiguousarray(ot.encrypt_blocks(digests, self.key("value"))[:, :ENTRY])
 
-    def place_ids(self, digests: np.ndarray) -> np.ndarray:
-        """Return (3, bins): the id in each bin, −1 for none."""
-        return place(self.positions(digests), self.size)
-
-    @staticmethod
-    def _word(words_of_id: np.ndarray, which: int, below: int) -> np.ndarray:
-        """Map the which-th 32 bits of a row to a number below `below`."""
-        word = words_of_id.view(np.uint32)[:, which].astype(np.uint64)
-        return (word * np.uint64(below) >> np.uint64(32)).astype(np.int64)
-
-    def codewords(self, digests: np.ndarray, table: int) -> np.ndarray:
-        """Return C of each id: AES under as many keys as needed to fill w bits."""
-        blocks = [
-            ot.encrypt_blocks(digests, self.key("code", table, k)) for k in range(-(-self.code // BLOCK))
-        ]
-        return np.concatenate(blocks, 1)[:, : self.code]
-
-    def bins(self, bucket: int, table: int, places: np.ndarray) -> np.ndarray:
-        """Return bin numbers that are unique over all tables and buckets, as eight bytes each."""
-        numbers = (bucket * FUNCTIONS + table) * self.size + places
-        return numbers.astype(np.uint64).view(np.uint8).reshape(-1, 8)
-
-
-@functools.lru_cache
-def code_bits(items: int) -> int:
-    """Return w: the code length at which a distance below 128 has probability below 2^-40.
-
-    The least multiple of 8, for 3·items pairs of random codewords.
-    """
-    w = 3 * DISTANCE
-    while FUNCTIONS * max(1, items) * sum(math.comb(w, k) for k in range(DISTANCE)) << STATISTICAL > 1 << w:
-        w += 8
-    return w
+    def hash(self, digests: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Return h(x, value) of each id."""
+        return np.ascontiguousarray(
+            ot.pads(values.view(np.uint8), digests, self.key("output"))[:, : self.output]
+        )
 
 
 def capacity(n: int, buckets: int) -> int:
@@ -193,129 +180,92 @@ async def receiver(
     me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes
 ) -> tuple[np.ndarray, int]:
     """Return (my shared rows, sorted by digest; their number)."""
-    layout = OprfLayout(len(digests), theirs, session)
+    layout, answers = OprfLayout(len(digests), theirs, session), me.scope("outputs")
     a, offer = ot.offer(me.secret.bytes)
     await me.send(other, BaseOffer(offer))
     points = (await me.recv(other, BaseChoices)).points
-    seeds = await asyncio.to_thread(ot.pairs, a, offer, points, 8 * layout.code, session)
-    zeros, ones = map(ot.Columns, seeds)
+    vole = VoleReceiver(*await asyncio.to_thread(ot.pairs, a, offer, points, BASE, session), session)
     room = asyncio.Semaphore(AHEAD)
     pending: asyncio.Queue[tuple[np.ndarray, np.ndarray]] = asyncio.Queue()
     shared: list[np.ndarray] = []
 
-    async def send_tables() -> None:
+    async def send_stores() -> None:
         for b, rows in enumerate(layout.bucket_rows(digests)):
             own = digests[rows]
-            _check_bucket(len(rows), capacity(len(digests), layout.buckets))
-            tables = await asyncio.to_thread(layout.place_ids, own)
-            for i in range(FUNCTIONS):
-                await room.acquire()
-                outputs = []
-                for first in range(0, layout.size, CHUNK):
-                    slots = tables[i, first : first + CHUNK]
-                    corrections, some = await asyncio.to_thread(
-                        _correct_rows, layout, zeros, ones, own, slots, (b, i, first)
-                    )
-                    await me.send(other, OprfRows(b, i, first, corrections))
-                    outputs.append(some)
-                pending.put_nowait((rows[tables[i][tables[i] >= 0]], np.concatenate(outputs)))
+            _check_bucket(len(rows), layout.room)
+            await room.acquire()
+            columns, wanted = vole.request(layout.entries, me.secret.bytes)
+            await me.send(other, Noise(b, columns))
+            store = await asyncio.to_thread(
+                okvs.encode, own, layout.targets(own), layout.key("store"), me.secret.bytes, layout.room
+            )
+            trees = await me.recv(other, Trees)
+            _check_position((trees.bucket,), (b,), "(bucket)")
+            mask, values = await asyncio.to_thread(wanted.finish, trees.sums)
+            masked = store.view(np.uint64)[:, 0] ^ mask
+            for first in range(0, len(masked), CHUNK):
+                await me.send(other, Store(b, first, masked[first : first + CHUNK].tobytes()))
+            pending.put_nowait((rows, await asyncio.to_thread(_own_outputs, layout, own, values)))
 
     async def receive_outputs() -> None:
         for b in range(layout.buckets):
-            for i in range(FUNCTIONS):
-                rows, own = await pending.get()
-                message = await me.recv(other, Outputs)
-                _check_position(
-                    (message.bucket, message.table, len(message.outputs)),
-                    (b, i, layout.outputs * layout.output),
-                )
-                theirs_outputs = np.frombuffer(message.outputs, np.uint8).reshape(-1, layout.output)
-                at, _ = await asyncio.to_thread(match, own, theirs_outputs)
-                shared.append(rows[at])
-                room.release()
+            rows, own = await pending.get()
+            message = await answers.recv(other, Outputs)
+            _check_position(
+                (message.bucket, len(message.outputs)), (b, layout.outputs * layout.output), "(bucket, bytes)"
+            )
+            outputs = np.frombuffer(message.outputs, np.uint8).reshape(-1, layout.output)
+            at, _ = await asyncio.to_thread(match, own, outputs)
+            shared.append(rows[at])
+            room.release()
 
-    await together(send_tables(), receive_outputs())
+    await together(send_stores(), receive_outputs())
     rows = np.concatenate(shared)
     return sort_by_digest(digests, rows), len(rows)
 
 
 async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes) -> None:
-    layout = OprfLayout(theirs, len(digests), session)
-    bits = np.unpackbits(np.frombuffer(me.secret.bytes(layout.code), np.uint8), bitorder="little")
+    layout, answers = OprfLayout(theirs, len(digests), session), me.scope("outputs")
+    bits = np.unpackbits(np.frombuffer(me.secret.bytes(BASE // 8), np.uint8), bitorder="little")
     offer = (await me.recv(other, BaseOffer)).point
-    points, keys = await asyncio.to_thread(ot.choose, offer, bits, session, me.secret.bytes)
+    points, seeds = await asyncio.to_thread(ot.choose, offer, bits, session, me.secret.bytes)
     await me.send(other, BaseChoices(points))
-    columns, s = ot.Columns(keys), pack(bits)
+    vole = VoleSender(seeds, bits, session)
     for b, rows in enumerate(layout.bucket_rows(digests)):
         own = digests[rows]
         _check_bucket(len(rows), layout.outputs)
-        places = layout.positions(own)
-        for i in range(FUNCTIONS):
-            by_bin = np.argsort(places[:, i], kind="stable")
-            ordered, parts = places[by_bin, i], []
-            for first in range(0, layout.size, CHUNK):
-                last = min(first + CHUNK, layout.size)
-                message = await me.recv(other, OprfRows)
-                _check_position(
-                    (message.bucket, message.table, message.first, len(message.rows)),
-                    (b, i, first, (last - first) * layout.code),
-                )
-                low, high = np.searchsorted(ordered, (first, last))
-                some, where = own[by_bin[low:high]], ordered[low:high]
-                parts.append(
-                    await asyncio.to_thread(
-                        _evaluate, layout, columns, s, message.rows, some, where, (b, i, first)
-                    )
-                )
-            padding = np.frombuffer(
-                me.secret.bytes((layout.outputs - len(rows)) * layout.output), np.uint8
-            ).reshape(-1, layout.output)
-            outputs = np.concatenate([*parts, padding])
-            # sorted by value, which is independent of the ids and their bins
-            await me.send(other, Outputs(b, i, outputs[np.argsort(words(outputs), kind="stable")].tobytes()))
+        noise = await me.recv(other, Noise)
+        _check_position((noise.bucket,), (b,), "(bucket)")
+        sums, keys = await asyncio.to_thread(vole.answer, layout.entries, noise.columns, me.secret.bytes)
+        await me.send(other, Trees(b, sums))
+        for first in range(0, layout.entries, CHUNK):
+            part = keys[first : first + CHUNK]
+            store = await me.recv(other, Store)
+            _check_position(
+                (store.bucket, store.first, len(store.entries)),
+                (b, first, len(part) * ENTRY),
+                "(bucket, first entry, bytes)",
+            )
+            vole.add_products(part, np.frombuffer(store.entries, np.uint64))
+        outputs = await asyncio.to_thread(_evaluate, layout, vole, keys, own)
+        padding = np.frombuffer(
+            me.secret.bytes((layout.outputs - len(rows)) * layout.output), np.uint8
+        ).reshape(-1, layout.output)
+        outputs = np.concatenate([outputs, padding])
+        # sorted by value, which is independent of the ids
+        await answers.send(other, Outputs(b, outputs[np.argsort(words(outputs))].tobytes()))
 
 
-def _correct_rows(
-    layout: OprfLayout,
-    zeros: ot.Columns,
-    ones: ot.Columns,
-    digests: np.ndarray,
-    slots: np.ndarray,
-    at: tuple[int, int, int],
-) -> tuple[bytes, np.ndarray]:
-    """Return rows T0 ⊕ T1 ⊕ C(y), and h(bin, T0) of the bins that hold an id.
-
-    An empty bin's row is T0 ⊕ T1, which is as random as the others.
-    """
-    bucket, table, first = at
-    t0, rows = transpose(zeros.take(len(slots) // 8)), transpose(ones.take(len(slots) // 8))
-    rows ^= t0
-    full = np.flatnonzero(slots >= 0)
-    rows[full] ^= layout.codewords(digests[slots[full]], table)
-    return rows.tobytes(), _hash_rows(layout, layout.bins(bucket, table, first + full), t0[full])
+def _own_outputs(layout: OprfLayout, digests: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return h(y, c(y))."""
+    return layout.hash(digests, okvs.decode(values.view(np.uint8), digests, layout.key("store")))
 
 
-def _evaluate(
-    layout: OprfLayout,
-    columns: ot.Columns,
-    s: np.ndarray,
-    corrections: bytes,
-    digests: np.ndarray,
-    places: np.ndarray,
-    at: tuple[int, int, int],
-) -> np.ndarray:
-    """Return h(bin, Q ⊕ s·(row ⊕ C(x))) for the ids in these bins."""
-    bucket, table, first = at
-    rows = np.frombuffer(corrections, np.uint8).reshape(-1, layout.code) & s
-    rows ^= transpose(columns.take(len(rows) // 8))
-    codes = layout.codewords(digests, table) & s
-    codes ^= rows[places - first]
-    return _hash_rows(layout, layout.bins(bucket, table, places), codes)
-
-
-def _hash_rows(layout: OprfLayout, bins: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    whole = np.concatenate([bins, rows], 1)
-    return compute_tags(whole.tobytes(), whole.shape[1], b"", layout.output)
+def _evaluate(layout: OprfLayout, vole: VoleSender, keys: np.ndarray, digests: np.ndarray) -> np.ndarray:
+    """Return h(x, k(x) ⊕ δ·g(x))."""
+    values = okvs.decode(keys.view(np.uint8), digests, layout.key("store")).view(np.uint64)
+    vole.add_products(values, layout.targets(digests).view(np.uint64)[:, 0])
+    return layout.hash(digests, values)
 
 
 def _check_bucket(rows: int, room: int) -> None:
@@ -325,9 +275,9 @@ def _check_bucket(rows: int, room: int) -> None:
         )
 
 
-def _check_position(position: tuple[int, ...], expected: tuple[int, ...]) -> None:
+def _check_position(position: tuple[int, ...], expected: tuple[int, ...], what: str) -> None:
     if position != expected:
         raise ProtocolError(
-            f"received a message for {position}, expected {expected} (bucket, table, first bin, bytes): "
-            "messages were reordered or repeated, or the other runs another version."
+            f"received a message for {position}, expected {expected} {what}: messages were reordered or "
+            "repeated, or the other runs another version."
         )

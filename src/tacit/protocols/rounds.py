@@ -189,6 +189,7 @@ async def server(
     pending: int | None = None,
     testers: Callable[[], Sequence[str]] | None = None,
     farewell: Callable[[], Awaitable[None]] | None = None,
+    wanted: Callable[[int], int | None] = lambda r: None,
 ) -> None:
     """Run rounds: `choose` participants, send `down`, `merge` their answers, and have all clients `test`.
 
@@ -207,6 +208,7 @@ async def server(
     pending            a round whose model must still be tested, after a restart of the server
     testers            the clients that hold back rows (default: all)
     farewell           is awaited after the last round, before Stop
+    wanted             with how many updates round r continues at once, if more are asked (default: all)
     """
     testers = testers or (lambda: clients)
 
@@ -229,9 +231,14 @@ async def server(
         make_message: Callable[[int, Vectors], Message],
         vectors_for: Vectors | ModelAssignment,
         kind: type[M],
+        first: int | None = None,
     ) -> dict[str, M]:
         need = len(names) if within is None else least(names)
-        answers, left_out = await reach(r, names, scope, make_message, vectors_for, kind, need, wrong)
+        if first is not None:
+            need = min(need, first)
+        answers, left_out = await reach(
+            r, names, scope, make_message, vectors_for, kind, need, wrong, first=first
+        )
         if left_out:
             dropped(r, left_out)
         if not answers:
@@ -254,8 +261,9 @@ async def server(
         need: int,
         wrong: Callable[[str, M], str | None],
         after: Callable[[int, Vectors], Message] | None = None,
+        first: int | None = None,
     ) -> tuple[dict[str, M], dict[str, str]]:
-        """Return (answers, {party: why it has none}), with at least `need` answers.
+        """Return (answers, {party: why it has none}), with at least `need` answers; at most the `first` ones.
 
         `after` is a request they answered before; a party that restarted since receives it again first.
         """
@@ -274,7 +282,26 @@ async def server(
                     admission.add_request(group, message, busy=True)
                 await me.send(group, message)
             waiting = participants
-            while waiting:
+            until = None if within is None else me.clock.now() + within
+            while waiting and first is not None and len(answers) < first:
+                replies = await scope_party.soonest(waiting, kind, until=until)
+                valid, invalid = check_replies(replies, wrong)
+                answers |= dict(list(valid.items())[: first - len(answers)])
+                left_out |= invalid
+                if admission is not None:
+                    for name, reason in invalid.items():
+                        await admission.refuse(name, reason)
+                waiting = [name for name in waiting if name not in answers and name not in left_out]
+                if not replies and not replies.refused and within is not None:  # the deadline
+                    if len(answers) >= need:
+                        break
+                    until = me.clock.now() + within
+            if first is not None and len(answers) == first:
+                left_out |= {name: f"{first} others had answered" for name in waiting}
+                if admission is not None:
+                    admission.miss(waiting)
+                waiting = []
+            while waiting and first is None:
                 # an unreadable or late answer ends the run only if there is no deadline and no admission
                 replies = await scope_party.gather(
                     waiting, kind, at_least=None if within is None and admission is None else 0, within=within
@@ -469,7 +496,7 @@ async def server(
         elif scores and chosen:
             await merge(r, await pick(r, chosen))
         else:
-            ups = await ask(r, chosen, f"round {r}", Down, down(r), Upload) if chosen else {}
+            ups = await ask(r, chosen, f"round {r}", Down, down(r), Upload, wanted(r)) if chosen else {}
             await merge(r, {name: (up.weight, up.vectors) for name, up in ups.items()})
         await run_test(r)
     if farewell is not None:

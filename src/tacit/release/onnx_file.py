@@ -47,6 +47,7 @@ def to_onnx(release: Release, scorer: Scorer, example: Tensor, is_encoded: bool)
     whole = core
     if not is_encoded:
         assert release.pipeline is not None
+        check_names(core, release.pipeline.recipe)
         front = Graph(onnx, "prepare")
         front.prepare(release.pipeline.recipe)
         whole = onnx.compose.merge_models(
@@ -74,6 +75,19 @@ def check_expressible(recipe: Recipe) -> None:
         raise BadParameter(
             f"export: ONNX cannot express this preparation: {'; '.join(reasons)}. Export the model from the "
             "encoded row on: run.export(path, encoded=True), `tacit export --encoded`."
+        )
+
+
+def check_names(core: Any, recipe: Recipe) -> None:
+    """Raise BadParameter if a column, which is an input, has the name of another value of the graph."""
+    values = {name for node in core.graph.node for name in (*node.output, node.name)}
+    values |= {part.name for part in (*core.graph.initializer, *core.graph.output)}
+    both = [name for name in (*recipe.numbers, *recipe.categories) if name in values]
+    if both:
+        raise BadParameter(
+            f"export: columns are inputs of the file, and {', '.join(map(repr, both))} is the name of "
+            "an output or a step. Rename the column and train again, or export the model from the encoded "
+            "row on: run.export(path, encoded=True), `tacit export --encoded`."
         )
 
 

@@ -27,6 +27,13 @@ from . import level_sketch
 FUNCTIONS = ("C", "I", "Q", "log", "log10", "log2", "exp", "sqrt", "abs")
 NUMPY = ("log", "log10", "log2", "log1p", "exp", "expm1", "sqrt", "abs", "square", "sin", "cos", "minimum")
 CONTRASTS = ("treatment", "SAS", "sum", "helmert", "diff", "poly")
+PATSY = {  # contrasts of statsmodels' formulas: what they are called here
+    "Treatment": "contr.treatment(base=…)",
+    "Sum": "contr.sum",
+    "Helmert": "contr.helmert",
+    "Diff": "contr.diff",
+    "Poly": "contr.poly",
+}
 LEARNED = ("center", "scale", "standardize", "poly", "bs", "cs", "cr", "cc", "lag", "hashed", "ecdf")
 _SYNTAX = (
     ast.Expression, ast.Name, ast.Load, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Compare, ast.operator,
@@ -161,6 +168,8 @@ def _check_expression(text: str, formula: str) -> tuple[set[str], list[str]]:
                     formula,
                     f"{name} depends on all rows of a table, so it would differ between parties",
                 )
+            if name in PATSY:
+                raise _refuse(text, formula, f"instead of patsy's {name}, write {PATSY[name]}")
             if not (isinstance(node.func, ast.Name) and name in FUNCTIONS) and not (
                 isinstance(node.func, ast.Attribute) and _is_known(node.func)
             ):
@@ -172,6 +181,9 @@ def _check_expression(text: str, formula: str) -> tuple[set[str], list[str]]:
                 if not isinstance(inner, ast.Name):
                     raise _refuse(text, formula, "C(…) takes the name of a column")
                 categorical.append(columns.get(inner.id, inner.id))
+                for contrast in (a.id for a in node.args[1:] if isinstance(a, ast.Name)):
+                    why = f"instead of {contrast}, write {PATSY.get(contrast, 'contr.treatment(base=…)')}"
+                    raise _refuse(text, formula, why)
     return names, categorical
 
 
@@ -356,7 +368,8 @@ def _spec(formula: str, names: tuple[str, ...], levels: tuple[Any, ...]) -> Any:
     }
     formulaic = load_formulaic()
     try:
-        matrices = formulaic.model_matrix(formula, pd.DataFrame(pilot), context={})
+        with np.errstate(all="ignore"):  # of the made-up numbers
+            matrices = formulaic.model_matrix(formula, pd.DataFrame(pilot), context={}, na_action="ignore")
     except Exception as error:
         raise BadParameter(f"formula {formula!r} cannot be evaluated: {_first_line(error)}") from error
     right = getattr(matrices, "rhs", matrices)
@@ -400,7 +413,8 @@ def model_matrix(
             f"{'have' if len(infinite) > 1 else 'has'} infinite values. Replace or remove them."
         )
     index = pd.RangeIndex(len(frame))
-    matrices = spec.get_model_matrix(pd.DataFrame(columns, index=index), context={})
+    with np.errstate(all="ignore"):  # NaN and infinite values are found below
+        matrices = spec.get_model_matrix(pd.DataFrame(columns, index=index), context={})
     right, left = getattr(matrices, "rhs", matrices), getattr(matrices, "lhs", None)
     if every_row:  # formulaic leaves out those with NaN
         right, left = right.reindex(index), None if left is None else left.reindex(index)
@@ -408,8 +422,12 @@ def model_matrix(
     y = None if left is None else left.to_numpy(dtype=np.float64)
     if y is not None and y.shape[1] != 1:
         raise BadData("the outcome is not a number. Code it as 0 and 1, or as a count or a measurement.")
-    if not every_row and not (np.isfinite(x).all() and (y is None or np.isfinite(y).all())):
-        raise BadData("the formula gives NaN or infinite values, for example the logarithm of 0.")
+    whole = len(x) == len(frame)  # formulaic leaves out rows with NaN, as of log(-1)
+    if not every_row and not (whole and np.isfinite(x).all() and (y is None or np.isfinite(y).all())):
+        raise BadData(
+            f"the formula {formula!r} gives NaN or infinite values in rows of a party, for example the "
+            "logarithm of 0 or of a negative number. Change the term, or leave these rows out."
+        )
     return None if y is None else y[:, 0], x
 
 

@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...errors import BadParameter
+from ...parameters import bad
 from ...parties.ledger import Ledger
 from ...report import study as page
 from ...results import JobResult
 from ...runs import check_empty, encode_nonfinite, write_atomic
-from . import file, table
+from ..ray_cluster import RayCluster
+from . import file, on_cluster, table
 from . import workers as parallel
 from .shards import WHOLE, Shard
 from .store import Store
@@ -78,7 +81,10 @@ def study(
     rows: int | None = None,
     only: str = "",
     shard: str | None = None,
-    workers: int = 1,
+    workers: int | None = None,
+    on: str | None = None,
+    cpus: float | None = None,
+    gpus: float | None = None,
     device: str | None = None,
     data_dir: str | None = None,
     watch: Callable[[str], None] = lambda text: None,
@@ -87,17 +93,51 @@ def study(
 
     `name` is one of tacit's studies (`tacit study list`) or a TOML file. `quick` runs a few rows and rounds,
     to try it out. `seeds`, `rounds` and `rows` reduce it, `only` (a regular expression) selects runs.
-    `workers` processes share the runs. `shard="2/8"` is the second of eight parts, which may run at the same
-    time on other machines in the same `out`, or in directories of their own. `watch` is called with lines of
-    progress.
+    `workers` processes share the runs. `on="ray"` or `on="ray://HOST:10001"` shares them among the workers
+    of a Ray cluster, as many as fit (or `workers`), with `cpus` cores (default: 1) and `gpus` GPUs each
+    (default: one if the cluster has any; 0.25 runs four on one). `shard="2/8"` is the second of eight parts,
+    which may run at the same time on other machines in the same `out`, or in directories of their own.
+    `watch` is called with lines of progress.
     """
     spec = file.load(
         name, quick=quick, data_dir=data_dir, device=device, seeds=seeds, rows=rows, rounds=rounds
     )
     directory = default_directory(spec) if out is None else Path(out)
     part = WHOLE if shard is None else Shard.parse(shard)
-    store = parallel.study(spec, directory, only=only, shard=part, workers=workers, say=watch)
-    return write_result(spec, store, directory)
+    share = Sharing(workers, on, cpus, gpus)
+    return write_result(spec, share.run(spec, directory, only=only, shard=part, say=watch), directory)
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Who computes a study: this process, several processes of this machine, or the workers of a cluster."""
+
+    workers: int | None = None
+    on: str | None = None
+    cpus: float | None = None  # of each worker of a cluster
+    gpus: float | None = None
+
+    def run(
+        self,
+        spec: file.Study,
+        directory: Path,
+        *,
+        only: str,
+        shard: Shard,
+        say: Callable[[str], None],
+    ) -> Store:
+        """Run what is not done yet."""
+        if self.on is not None:
+            gpus = 0 if self.gpus is None and spec.loaded_with["device"] == "cpu" else self.gpus
+            cpus = 1 if self.cpus is None else self.cpus
+            cluster = RayCluster(self.on, cpus=cpus, gpus=gpus, workers=self.workers)
+            return on_cluster.study(spec, directory, cluster, only=only, shard=shard, say=say)
+        for name in ("cpus", "gpus"):
+            if getattr(self, name) is not None:
+                must_be = "left out without on, because only a cluster divides cores and GPUs"
+                raise BadParameter(str(bad("study", name, getattr(self, name), must_be)))
+        count = 1 if self.workers is None else self.workers
+        return parallel.study(spec, directory, only=only, shard=shard, workers=count, say=say)
 
 
 def default_directory(spec: file.Study) -> Path:

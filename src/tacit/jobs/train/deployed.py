@@ -42,6 +42,7 @@ from .own_loop import Exchange
 from .party_rows import PartyTable, read_layout, read_party_table
 from .plan import make_plan, make_task
 from .train import train
+from .tree import Edge, Top
 
 
 def read(
@@ -168,10 +169,13 @@ def coordinate(
     watch: Callable[[Event], None] | None = None,
     patience: float = 300.0,
     on_link: Callable[[Link], None] | None = None,
+    tree: Edge | Top | None = None,
+    over_select: float = 1.0,
 ) -> Result:
     """Run the server's part of a run across organizations; clients are started by their owners.
 
-    `on_link` is called with the connection to the hub, for those who watch it.
+    `on_link` is called with the connection to the hub, for those who watch it. `tree` makes this server an
+    edge below another one, or the one above edges (tree.py).
     """
     if kit.role != "server":
         raise BadKit(
@@ -179,7 +183,8 @@ def coordinate(
             "gives --data."
         )
     layout, options = read(job, changes, read_approved(kit.directory))
-    runtime = check(Deployed(kit, layout_of(layout, options), deadline, at_least, patience, on_link))
+    table = layout_of(layout, options)
+    runtime = check(Deployed(kit, table, deadline, at_least, patience, over_select, tree, on_link))
     seen = Ledger()
     with toml.named(job), record_command(kit.directory, seen, "party", kit.name):
         result = train(

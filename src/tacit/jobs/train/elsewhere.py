@@ -28,11 +28,20 @@ class Deployed:
         doc="answers with which a round continues after the deadline; None: everyone's",
     )
     patience: float = real(300.0, above=0, doc="seconds to keep trying when the hub cannot be reached")
+    over_select: float = real(
+        1.0,
+        least=1,
+        doc="parties asked for each one that a round needs: 1.3 asks 130% and takes the first 100%",
+    )
+    tree: Any = None  # tree.Edge or tree.Top, where servers form a hierarchy
     on_link: Any = None  # called with the server's connection to the hub, for those who watch it
 
     def check(self) -> None:
         if self.at_least is not None and self.deadline is None:
             raise bad("party", "at_least", self.at_least, "None without a deadline", "Give a deadline, too.")
+        if self.over_select > 1 and self.deadline is None:
+            must_be = "1 without a deadline: the next round would wait for parties that still work"
+            raise bad("party", "over_select", self.over_select, must_be, "Give a deadline, too.")
 
 
 @dataclass(frozen=True)

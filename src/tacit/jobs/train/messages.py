@@ -62,6 +62,7 @@ class MessageTrainer(Trainer):
     name = "in-process parties"
     within: float | None = None  # seconds that a round waits for answers
     at_least: int | None = None  # answers with which it continues then
+    over_select: float = 1.0  # parties asked for each one that a round needs
     kinds: tuple[type[Message], ...] = (  # in the order of the ledger's lines
         protocol.Upload,
         picking.Score,
@@ -182,19 +183,22 @@ class MessageTrainer(Trainer):
             self.round, self.facts = r, {}
             self.context.spend(r)
             names, among = self.asked(), p
-            if len(names) < len(p.fed):
+            if len(names) < len(p.fed) or self.over_select > 1:
                 few = dataclasses.replace(p.fed, parties=names)
-                among = dataclasses.replace(p, fed=few, per_round=min(p.per_round, len(names)))
+                invited = math.ceil(p.per_round * self.over_select)
+                among = dataclasses.replace(p, fed=few, per_round=min(invited, len(names)))
             return [names[k] for k in chosen(among, r)] if p.select is None else self._select(r)
 
         async def merge(r: int, uploads: Uploads | picking.BestUpload | None) -> None:
             nonlocal record
             if uploads is None:
                 self.facts["lost"] = True
+                await self.after_merge(r, last, None)
                 record = self.record(r + 1, last, ())
                 await self.finish_round(emitter, record, {})
                 return
             participants = self._merge_all(r, uploads)
+            await self.after_merge(r, last, uploads)
             record = self.record(r + 1, last, participants, self.seconds is not None)
             await self.merged(emitter, record, evaluates(p, r + 1, last))
 
@@ -233,6 +237,7 @@ class MessageTrainer(Trainer):
             meet=p.select is not None,
             pending=None if self.context.pending is None else rounds.start - 1,
             testers=self.testers,
+            wanted=lambda r: p.per_round if self.over_select > 1 else None,
             **network,
         )
 
@@ -404,6 +409,9 @@ class MessageTrainer(Trainer):
             )
 
         return start
+
+    async def after_merge(self, r: int, last: int, uploads: Uploads | picking.BestUpload | None) -> None:
+        """Do what follows a round's step, before its model is evaluated; None: the round was lost."""
 
     # the server's step --------------------------------------------------------------------------------------
 

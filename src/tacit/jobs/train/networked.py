@@ -23,7 +23,7 @@ from ...data.inputs import blank_rows
 from ...data.private_preparation import PrivatePreparation
 from ...engine.task import Task
 from ...errors import BadParameter, ProtocolError, TacitError
-from ...guard import Guard
+from ...guard import Guard, Noise
 from ...parameter_shapes import ParameterShapes
 from ...parties.ledger import Ledger, Spend
 from ...parties.message import Message
@@ -65,6 +65,21 @@ def _reason(error: BaseException) -> str:
     return f"an error at the server ({type(error).__name__}); its own log says more"
 
 
+def check_over_selection(p: Plan) -> None:
+    """Raise BadParameter where the first answers of a round cannot stand for all of them."""
+    why = None
+    if p.per_round >= len(p.fed):
+        why = f"per_round is {p.per_round}, so that all {len(p.fed)} parties are asked. Set a smaller one"
+    elif any(isinstance(s, Noise) for s in p.guard):
+        why = "the noise of the guard assumes that who takes part is drawn at random. Leave it out"
+    elif p.guard and any(s.hides for s in p.guard):
+        why = "a hidden sum is over the parties that began it. Leave it out"
+    elif p.select is not None or p.picks or p.pace is not None or p.algorithm.sees_each:
+        why = "the job chooses parties by a rule of its own, or waits for single ones. Leave it out"
+    if why is not None:
+        raise BadParameter(f"party: over_select asks more parties than a round needs, and {why}.")
+
+
 class NetworkedTrainer(MessageTrainer):
     """Each round is on disk before the next begins.
 
@@ -97,6 +112,9 @@ class NetworkedTrainer(MessageTrainer):
             "one process a party" if isinstance(self.through, Processes) else "parties on their own machines"
         )
         self.within, self.at_least = self.through.deadline, self.through.at_least
+        if isinstance(self.through, Deployed) and self.through.over_select > 1:
+            check_over_selection(self.plan)
+            self.over_select = self.through.over_select
         self.run_id: str = context.metadata.get("run") or secrets.token_hex(8)
         self.client_ledger = Ledger()  # of clients on this machine
         self.rows: dict[str, int] = {}  # how many each party trains on, as it stated when it joined

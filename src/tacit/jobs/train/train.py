@@ -48,6 +48,7 @@ from ...runtimes.ranks import RankGroup
 from ...topologies import Gossip, Hierarchy
 from ..devices import placed
 from . import guards, paced, ranked
+from .elsewhere import Deployed
 from .own_loop import own_names
 from .plan import Plan, make_plan, prepare_stack
 from .preparing import (
@@ -772,6 +773,10 @@ def trainer_class(p: Plan) -> type[Trainer]:
         kinds = MessageTrainer, PacedMessageTrainer, ClusteredMessageTrainer
         if is_remote:
             kinds = NetworkedTrainer, PacedNetworkedTrainer, ClusteredNetworkedTrainer
+        if isinstance(p.through, Deployed) and p.through.tree is not None:
+            from .tree import EdgeTrainer, Top, TopTrainer
+
+            return TopTrainer if isinstance(p.through.tree, Top) else EdgeTrainer
     synchronous, asynchronous, clustered = kinds
     if p.algorithm.sees_each:
         return clustered

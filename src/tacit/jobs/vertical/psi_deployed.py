@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,84 +15,23 @@ from ...crypto import group
 from ...data.cells import show_row
 from ...data.identifiers import IdSet, identify
 from ...data.table_files import check_table_name, read_chunks, read_header, write_table
-from ...errors import BadData, BadKit, ProtocolError
+from ...errors import BadData, BadKit
 from ...files import check_free, write_atomic
 from ...parameters import bad, nearest
 from ...parties.ledger import Ledger
-from ...parties.message import Message
 from ...parties.party import Party, Program
 from ...protocols import psi as protocol
 from ...protocols import psi_many
-from ..kit_run import first_of_each, request_of_verb, run_with_kit, telling
+from ..kit_run import request_of_verb, run_with_kit, telling
 from ..ledger_file import NAME
 from .psi import align, check_join, join_rows, psi, record_conclusion, record_conclusion_of_many
+from .psi_restart import answering, run_with_restarts
 from .query_log import QUERIES, QueryLog, read_policy
 
 if TYPE_CHECKING:
     from ...runtimes.kits import Kit
 
-log = logging.getLogger("tacit.party")
 AT_ONCE = 1 << 18  # rows of a file read at a time: only digests of ids are kept in memory
-
-
-class MatchTerms(
-    Message, reveals="how the sender wants to match: with whom, who receives, what is revealed, and how"
-):
-    terms: str
-
-
-async def agree_on_terms(
-    me: Party, others: Sequence[str], terms: dict[str, Any], within: float | None = None
-) -> None:
-    """Compare the options of all parties before anything about ids is sent; raise what differs."""
-    await me.send(others, MatchTerms(json.dumps(terms, sort_keys=True)))
-    async for name, message in first_of_each(me, others, MatchTerms, within):
-        if text := _differences(name, message, terms):
-            raise ProtocolError(
-                f"{me.name!r} and {name!r} were started with different options: {text}. Nothing was "
-                "compared. Use the same options at all parties."
-            )
-
-
-def _differences(name: str, message: MatchTerms, terms: Mapping[str, Any]) -> str:
-    """Return in which options another party's terms differ from this one's; "" if in none."""
-    try:
-        theirs = json.loads(message.terms)
-        differs = {k: theirs.get(k) for k, v in terms.items() if theirs.get(k) != v}
-        if "participants" in differs:  # the others follow from it
-            differs = {"participants": differs["participants"]}
-        return "; ".join(f"{k} is {terms[k]!r} here and {v!r:.80} there" for k, v in differs.items())
-    except (ValueError, AttributeError, RecursionError):  # not JSON, not a table, or nested without end
-        raise ProtocolError(f"party {name!r} sent options that cannot be read.") from None
-
-
-async def answer_strangers(me: Party, strangers: Collection[str]) -> None:
-    """Tell parties that want to match with this one, and are not among its participants, that it does not.
-
-    They would wait for it. They learn nothing else, and cannot end this matching.
-    """
-    waiting = set(strangers)
-    while waiting:
-        arrived = await me.soonest(sorted(waiting), MatchTerms)
-        for name in {*arrived, *arrived.refused}:
-            waiting.discard(name)
-            log.warning(
-                "party %r wants to match with %r, which was started with other participants (--with)",
-                name,
-                me.name,
-            )
-            await me.send([name], MatchTerms(json.dumps({"participants": f"others than {name!r}"})))
-
-
-@asynccontextmanager
-async def answering(me: Party, strangers: Collection[str]) -> AsyncIterator[None]:
-    """Answer strangers for as long as the block runs."""
-    task = asyncio.ensure_future(answer_strangers(me, strangers))
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def read_ids(file: str | Path, column: str) -> IdSet:
@@ -181,7 +117,7 @@ class _Match:
         kit, ids = self.kit, self.ids
         request = request_of_verb("psi", kit, self.names, receiver=self.first, reveal=self.reveal)
         result, ledger = run_with_kit(
-            "psi", kit, self._run_and_conclude, patience, self.names, request=request
+            "psi", kit, self._run_and_conclude, patience, self.names, may_restart=True, request=request
         )
         sizes = _sizes(kit.name, self.names, len(ids), result)
         rows = (
@@ -271,8 +207,7 @@ def _prepare(
     async def program(me: Party) -> dict[str, Any]:
         scope = me.scope("psi")
         async with answering(scope, set(kit.parties) - names - {kit.server}):
-            await agree_on_terms(scope, sorted(names - {kit.name}), terms, wait)
-            return await match(scope)
+            return await run_with_restarts(scope, sorted(names - {kit.name}), terms, match, wait)
 
     async def match(scope: Party) -> dict[str, Any]:
         if many:

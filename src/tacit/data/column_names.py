@@ -1,0 +1,32 @@
+"""Names that columns often have, as regular expressions: what a column with this name probably is."""
+
+LABELS = (
+    r"(label|target|outcome|class|y|ill|died|dead|death|mortality|survived|readmitted|disease|diagnosis|income|"
+    r"default|churn|relapse|status|event|response)"
+)
+SITES = r"(hospital|hospital_?id|site|center|centre|clinic|station|ward|unit|inst|institution|bank|branch)"
+PEOPLE = (
+    r"(patient|person|subject|individual|participant|customer|client|member|case|user|student|pupil|employee|respondent|resident|mrn|patient_?nbr)"
+    r"(_?(id|no|nr|nbr|number))?"
+)
+# what tells a person's name, or how to reach them, apart from a product's or a hospital's name
+PRIVATE = (
+    r"(.*_)?((first|last|middle|maiden|given|family|full|birth)_?names?|forenames?|surnames?|initials|e_?mail"
+    r"(_?address)?|(tele)?phone(_?(no|nr|number))?|mobile|fax|ssn|social_?security(_?(no|nr|number))?|street"
+    r"(_?address)?|address(_?[12])?|iban|passport(_?(no|nr|number))?)"
+)
+NEVER_LABELS = r"(sex|gender|male|female)"  # columns with two values that are hardly the outcome
+# an event, and the time until it or until the last look: together they are survival data
+EVENTS = r"(.*[_.])?(status|event|observed|cens(or(ed)?)?|died|dead|death|mortality|relapse)([_.].*)?"
+DURATIONS = (
+    r"(.*[_.])?(time|duration|futime|tte|follow_?up|survival)([_.]?(time|days|weeks|months|years))?|"
+    r"(days|weeks?|months)"
+)
+# an identifier of a row or of what the row is about, without saying of what
+NUMBERED = r"(id|uuid|nr|no|number|seqn|pid|record_?id)"
+# numbers that are names: their order and distances say nothing
+CODES = (
+    r"(.*[_. -])?(id|code|zip|zip_?code|post(al)?_?code|plz|icd(9|10)?)|"
+    r".*(unit|store|shop|site|dept|department|school|state|county|district|region|family|household|firm|company|"
+    r"village|hospital|clinic|station|branch|bank|product|provider|physician|doctor)_?(id|code)"
+)

@@ -1,0 +1,184 @@
+"""A hierarchy of real parties: three hubs, a server, two edges and four parties, each a process."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import time
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import tacit
+from tacit import algorithms, cli, data
+from tacit.data.federation import Holdings
+from tacit.jobs.train.party_rows import read_party_table
+from tests import clinics
+from tests.cli.shell import Role, free_port, refused, said
+
+SIZES = {"a": 90, "b": 60, "c": 120, "d": 80}
+EDGES = {"north": ("a", "b"), "south": ("c", "d")}
+ROUNDS, PERIOD = 20, 2
+LAYOUT = """label = "sick"
+labels = ["no", "yes"]
+numbers = ["age", "chol"]
+mean = [50.0, 200.0]
+std = [10.0, 30.0]
+held_fraction = 0.0
+"""
+JOB = f"""[data]
+{LAYOUT}
+[model]
+name = "logistic"
+[algorithm]
+name = "FedAvg"
+lr = 0.5
+[train]
+rounds = {ROUNDS}
+l2 = 0.0
+"""
+
+
+def provision(folder: str, federation: str, clients: tuple[str, ...]) -> None:
+    Path(f"{folder}.toml").write_text(
+        f'name = "{federation}"\nhub = "127.0.0.1:{free_port()}"\nclients = {json.dumps(clients)}\n'
+    )
+    assert cli.main(["provision", f"{folder}.toml", "-o", folder]) == 0
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three federations, each with its own authority and hub, and the parties' files."""
+    monkeypatch.chdir(tmp_path)
+    provision("top", "above", tuple(EDGES))
+    for edge, clients in EDGES.items():
+        provision(edge, f"clinics {edge}", clients)
+    clinics.write_files(tmp_path, SIZES)
+    (tmp_path / "job.toml").write_text(JOB)
+    return tmp_path
+
+
+def in_rounds(run: str, least: int, role: Role) -> None:
+    """Wait until a run has so many rounds on disk."""
+    events = Path(run) / "events.jsonl"
+    while not events.exists() or sum('"kind": "round"' in x for x in events.read_text().splitlines()) < least:
+        assert role.process.poll() is None, role.log.read_text()
+        time.sleep(0.005)
+
+
+def simulated(place: Path) -> torch.nn.Module:
+    """The model of the simulated hierarchy of the same rows."""
+    layout = tomllib.loads(LAYOUT)
+    tables = [read_party_table(k, place / f"{k}.csv", layout, 0).encode() for k in SIZES]
+    rows = [t.rows.take(t.train.index) for t in tables]
+    x, y = torch.cat([r.x for r in rows]).numpy(), torch.cat([r.y for r in rows]).numpy()
+    parties = np.repeat(list(SIZES), [len(r.y) for r in rows])
+    fed = data.from_arrays(x, y, test=(x, y), groups={"clinic": parties}).by("clinic", held_fraction=0.0)
+    # in the order in which each party has its rows, on which its batches depend
+    blocks = torch.arange(len(y)).split([len(r.y) for r in rows])
+    fed = dataclasses.replace(fed, train=Holdings.from_lists(list(blocks)))
+    return tacit.train(
+        fed,
+        model="logistic",
+        algorithm=algorithms.FedAvg(lr=0.5),
+        rounds=ROUNDS,
+        l2=0.0,
+        topology=tacit.Hierarchy(edges=2, period=PERIOD),
+    ).model
+
+
+def vector(run: str) -> torch.Tensor:
+    return torch.cat([p.detach().ravel() for p in tacit.load(run).model.parameters()])
+
+
+def test_edges_as_processes_have_the_model_of_the_simulated_hierarchy_although_two_servers_are_killed(
+    place: Path,
+) -> None:
+    """An edge is killed, and then the server above; both resume. Parties and hubs run on."""
+    of_tree = ("--period", str(PERIOD), "--quiet")
+    root = ("party", "--kit", "top/server", "job.toml", "--edges", "--max-weight", "1000", *of_tree)
+    edge = {e: ("party", "--kit", f"{e}/server", "job.toml", "--under", f"top/{e}", *of_tree) for e in EDGES}
+    hubs = [Role(place, f"hub-{k}", "hub", "--kit", f"{k}/hub") for k in ("top", *EDGES)]
+    roles: dict[str, Role] = {}
+    try:
+        for hub in hubs:
+            hub.wait_for("listens on")
+        roles["root"] = Role(place, "root", *root, "--out", "root")
+        for e, clients in EDGES.items():
+            roles[e] = Role(place, e, *edge[e], "--out", f"run-{e}")
+            for c in clients:
+                words = ("party", "--kit", f"{e}/{c}", "--data", f"{c}.csv", "job.toml", "--quiet")
+                roles[c] = Role(place, c, *words)
+        in_rounds("run-north", 3, roles["north"])
+        os.kill(roles["north"].process.pid, signal.SIGKILL)
+        assert roles["north"].wait() == -signal.SIGKILL
+        roles["north"] = Role(place, "north", *edge["north"], "--resume", "run-north")
+        in_rounds("root", 4, roles["root"])
+        os.kill(roles["root"].process.pid, signal.SIGKILL)
+        assert roles["root"].wait() == -signal.SIGKILL
+        roles["root"] = Role(place, "root", *root, "--resume", "root")
+        for role in roles.values():
+            assert role.wait() == 0, role.log.read_text()
+    finally:
+        for role in (*hubs, *roles.values()):
+            if role.process.poll() is None:
+                role.process.kill()
+            role.wait()
+    expected = torch.cat([p.detach().ravel() for p in simulated(place).parameters()])
+    for run in ("root", *(f"run-{e}" for e in EDGES)):
+        torch.testing.assert_close(vector(run), expected, atol=1e-6, rtol=0)
+    seen = json.loads(Path("root/ledger.json").read_text())["seen"]
+    about = {(s["party"], s["sender"]) for s in seen}
+    assert about <= {("server", e) for e in EDGES} | {(e, "server") for e in EDGES}  # nothing of a party
+    kinds = {s["kind"] for s in seen if s["party"] == "server"}
+    assert {"EdgeModel", "EdgeDone"} <= kinds <= {"EdgeHere", "EdgeModel", "EdgeDone"}
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("top/server", "--edges"), "give --max-weight, the most rows"),
+        (
+            ("top/server", "--edges", "--max-weight", "5", "--deadline", "3"),
+            "an exchange waits for all edges",
+        ),
+        (("top/server", "--edges", "--max-weight", "0"), "above 0"),
+        (("top/server", "--edges", "--max-weight", "5", "--period", "0"), "period"),
+        (("top/server", "--edges", "--under", "top/north"), "Give one of them"),
+        (("north/server", "--under", "south/server"), "is the kit of a server"),
+        (("north/server", "--period", "2"), "Give --under KIT or --edges"),
+        (("north/server", "--max-weight", "2"), "Give --edges, too"),
+        (("north/a", "--data", "a.csv", "--edges"), "--edges is the server's"),
+    ],
+)
+def test_options_that_make_no_hierarchy_are_refused(
+    place: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], text: str
+) -> None:
+    kit, *more = words
+    assert text in refused(capsys, "party", "--kit", kit, "job.toml", *more)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (("mean = [50.0, 200.0]\nstd = [10.0, 30.0]", 'fit = "federated"'), "a federated preparation"),
+        (
+            ("rounds = 20", "rounds = 20\npatience = 2\nevaluate_every = 1"),
+            "edges would stop at different rounds",
+        ),
+    ],
+)
+def test_jobs_that_edges_cannot_share_are_refused(
+    place: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], text: str
+) -> None:
+    (place / "other.toml").write_text(JOB.replace(*change))
+    kit = ("--kit", "north/server", "--under", "top/north")
+    code, words = said(capsys, "party", *kit, "other.toml", "--out", "run")
+    assert code == 2
+    assert text in words
+    assert not Path("run").exists()
