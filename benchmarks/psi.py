@@ -3,6 +3,7 @@ SPU's, in one run on the same sets.
 
     .venv/bin/python benchmarks/psi.py                          # 10,000, 100,000 and a million ids per side: about five minutes on an idle machine
     .venv/bin/python benchmarks/psi.py --sizes 1000000          # without Diffie-Hellman (tacit's and OpenMined's), which takes many minutes above 100,000
+    .venv/bin/python benchmarks/psi.py --prepared 1000000      # a thousand ids against a prepared set: about 2 minutes
     .venv/bin/python benchmarks/psi.py --huge                   # ten million per side, for memory: only tacit, about 3 minutes
 
 Half of the ids are shared, and the receiver learns which. tacit's roles are two processes that communicate
@@ -22,6 +23,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -30,9 +32,10 @@ import numpy as np
 
 from tacit.crypto import okvs, ot, vole
 from tacit.data.identifiers import identify
+from tacit.jobs.vertical.psi_prepared import prepare_ids
 from tacit.parties.ledger import Ledger
 from tacit.parties.party import Party
-from tacit.protocols import psi
+from tacit.protocols import prepared_set, psi, psi_prepared
 from tacit.runtimes.processes import Processes
 
 PEERS = Path(__file__).parents[1] / ".venv-peers"
@@ -99,6 +102,35 @@ def ours(n: int, method: str, reveal: str = "receiver") -> dict[str, Any]:
     }
 
 
+async def prepared_role(me: Party, ids: int, folder: str) -> dict[str, Any]:
+    begun = cpu()
+    if me.name == "sender":
+        await psi_prepared.sender(me, folder)
+        return {"cpu": cpu() - begun}
+    held = identify(f"id{i}" for i in range(ids // 2, ids // 2 + ids))
+    result = await psi_prepared.receiver(me, held.digests, table=f"{folder}/{prepared_set.TABLE_FILE}")
+    return {"cpu": cpu() - begun, "shared": result["size"]}
+
+
+def prepared(large: int, small: int = 1000) -> None:
+    """A small set against a large one that was prepared before, and only for the small one's cost."""
+    with tempfile.TemporaryDirectory() as folder:
+        before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, cpu()
+        table = prepare_ids((f"id{i}" for i in range(small, small + large)), f"{folder}/set")
+        offline = cpu() - begun
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3
+        print(
+            f"prepare {large:,} ids: {offline:.1f} CPU-s, {table.path.stat().st_size / 1e6:.1f} MB of table, "
+            f"{grown:.0f} MB of memory"
+        )
+        ledger, programs = Ledger(), functools.partial(prepared_role, ids=small, folder=f"{folder}/set")
+        outcomes = Processes().run_sync({"receiver": programs, "sender": programs}, ledger=ledger)
+        print(
+            f"ask about {small:,} ids: {sum(o['cpu'] for o in outcomes.values()):.2f} CPU-s, "
+            f"{sum(line.bytes for line in ledger.seen) / 1e6:.3f} MB, {outcomes['receiver']['shared']} shared"
+        )
+
+
 def peer(environment: str, script: str, *words: str) -> dict[str, Any] | None:
     python = PEERS / environment / "bin" / "python"
     if not python.exists():
@@ -126,8 +158,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--only", nargs="+", default=[], help="contenders, like 'tacit oprf'")
     parser.add_argument("--huge", action="store_true")
+    parser.add_argument("--prepared", type=int, metavar="N", help="a thousand ids against N prepared ones")
     args = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    if args.prepared:
+        prepared(args.prepared)
+        return
     if args.huge:
         figures = ours(10_000_000, "oprf")
         print(

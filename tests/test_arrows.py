@@ -54,7 +54,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.audit": (("tacit.data.federation", "tacit.report", "tacit.files", "tacit.numbers"), NUMERIC),
     "tacit.crypto": ((), NUMERIC),  # numbers only; `cryptography` where it is used, with the extra `secagg`
     "tacit.crypto.seal": ((), ("cryptography",)),
-    "tacit.protocols": (("tacit.parties", "tacit.crypto"), NUMERIC),
+    "tacit.protocols": (("tacit.parties", "tacit.crypto", "tacit.files"), NUMERIC),
     "tacit.mpc": (("tacit.parties", "tacit.crypto", "tacit.files"), NUMERIC),
     "tacit.mpc.scoring": (
         ("tacit.parties", "tacit.crypto", "tacit.engine.metrics"),

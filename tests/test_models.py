@@ -170,6 +170,11 @@ def frozen() -> nn.Module:
             r"Calling it failed: ",
         ),
         (tiny, nn.Flatten(), r"train: model 'flatten' has no parameters, so there is nothing to train\."),
+        (
+            tiny,
+            nn.Sequential(nn.LazyLinear(3)),
+            r"train: '0.weight', '0.bias' of model 'sequential' have no values before a first batch",
+        ),
         (tiny, frozen, r"train: every parameter of model 'frozen' is frozen \(requires_grad=False\)"),
         (tiny, models.MLP((0,)), r"MLP: hidden is \(0,\); it must be whole numbers of at least 1"),
         (

@@ -65,7 +65,9 @@ def test_a_run_waits_for_a_person_and_an_approval_is_for_this_job_only(
     try:
         request = waiting(place, capsys, hub, server, *roles)
         assert request["by"] == "server"
+        assert "train on columns age, chol, sick; no ε that this party accounts for" in request["about"]
         assert "3 rounds" in request["about"]
+        assert "the server sees each update in the clear" in request["about"]
         assert not (place / "kits" / "a" / "state" / "accepted.jsonl").exists()
         code, text = said(capsys, "party", "requests", request["job"][:10], "--kit", "kits/a")
         assert code == 0
@@ -118,6 +120,7 @@ def test_a_run_waits_for_a_person_and_an_approval_is_for_this_job_only(
     assert [e["kind"] for e in last] == ["request", "waiting", "denied", "refused"]
     found = answer(capsys, "party", "log", "--kit", "kits/a", "--verify")
     assert (found["ok"], found["problems"]) == (True, [])
+    page_of_the_officer(place, capsys, request["job"], found["head"])
     # the other party has no policy, and a log as well
     assert answer(capsys, "party", "log", "--kit", "kits/b", "--verify")["entries"] > 4
     file = place / "kits" / "a" / "audit.jsonl"
@@ -126,6 +129,24 @@ def test_a_run_waits_for_a_person_and_an_approval_is_for_this_job_only(
     assert code == 2
     assert "Line 3 was edited" in text
     assert "was modified" in refused(capsys, "party", "approve", request["job"], "--kit", "kits/a")
+    assert "audit log of 'a' was modified" in refused(capsys, "dpo", "run", "--kit", "kits/a")
+
+
+def page_of_the_officer(place: Path, capsys: pytest.CaptureFixture[str], job: str, head: str) -> None:
+    """It says who approved this job and no other, and how the log can be recognized later."""
+    code, text = said(capsys, "dpo", "run", "--kit", "kits/a", "--kit", "kits/b")
+    assert code == 0, text
+    page = (place / "run" / "dpo.html").read_text()
+    approval = page.split('id="approval"')[1].split('id="evidence"')[0]
+    assert "Ada" in approval
+    assert approval.count("accepted by the party&#x27;s policy") == 2
+    assert "denied" not in approval  # that was another job
+    evidence = page.split('id="evidence"')[1]
+    assert job in evidence
+    assert head in evidence
+    assert "over the network, encrypted, to a certified party" in page
+    assert "age, chol" in page
+    assert "is the hub" in refused(capsys, "dpo", "run", "--kit", "kits/hub")
 
 
 def test_what_cannot_be_is_refused_in_a_sentence(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -147,6 +147,67 @@ def test_a_party_that_is_killed_and_started_again_matches(kits: Path) -> None:
             role.wait()
 
 
+def test_a_prepared_set_answers_several_queries_between_real_parties(
+    kits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask = ("psi", "--file", "b.csv", "--id", "patient_id", "--prepare", "set")
+    code, printed = said(capsys, *ask)
+    assert (code, printed) == (
+        0,
+        "ids     5\ntable   set/table.psi (for who may ask)\nsecret  set/key.json (keep it here)\n",
+    )
+    code, printed = said(capsys, *ask)
+    assert code == 2
+    assert "set/key.json exists. A new key would make it useless" in printed
+    hub = Role(kits, "hub", "hub", "--kit", "kits/hub")
+    roles = [hub]
+    try:
+        for name, found in (("a", ["31", "53", "64"]), ("c", ["x", "y"])):
+            kit, ids = (
+                ("--kit", f"kits/{name}", "--with", "b"),
+                ("--file", f"{name}.csv", "--id", "patient_id"),
+            )
+            roles.append(
+                Role(kits, f"b-{name}", "psi", "--kit", "kits/b", "--with", name, "--prepared", "set")
+            )
+            roles.append(
+                Role(kits, name, "psi", *kit, *ids, "--table", "set/table.psi", "--out", f"{name}-out.csv")
+            )
+            assert [role.wait() for role in roles[-2:]] == [0, 0], [r.log.read_text() for r in roles[-2:]]
+            assert sorted(rows(kits / f"{name}-out.csv").iloc[:, 1]) == found
+        text = roles[-1].log.read_text()
+        assert "learned c: that 'b' holds 5 ids, and which of its own ids are shared (2 of 2)" in text
+        text = roles[-2].log.read_text()
+        assert "learned b: that 'c' holds 2 ids, and nothing about which are shared" in text
+        queries = (kits / "kits" / "b" / "psi-queries.jsonl").read_text().splitlines()
+        assert [json.loads(line)["receiver"] for line in queries] == ["a", "c"]
+    finally:
+        for role in roles:
+            if role.process.poll() is None:
+                role.process.kill()
+            role.wait()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--prepare", "x", "--table", "y"], "psi: --prepare and --table are separate commands. Give one."),
+        (["--prepare", "x", "--reveal", "both"], "psi: --reveal cannot be used with --prepare"),
+        (["--prepare", "x", "--kit", "kits/a"], "psi: --prepare needs --file and --id only"),
+        (["--table", "x"], "psi: --table needs --kit and --with, the one other party."),
+        (["--prepared", "x", "--kit", "k", "--with", "b"], "psi: --prepared needs no --file, --id or --out"),
+    ],
+)
+def test_options_of_prepared_sets_that_do_not_fit_are_refused(
+    place: Path, capsys: pytest.CaptureFixture[str], words: list[str], text: str
+) -> None:
+    code, printed = said(capsys, "psi", "--file", "a.csv", "--id", "patient_id", *words)
+    assert code == 2
+    assert text in printed
+    code, printed = said(capsys, "psi", "--try", "b.csv")
+    assert (code, printed) == (2, "tacit: psi: give --file and --id, your table and its id column.\n")
+
+
 def test_two_local_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, printed = said(
         capsys, "psi", "--file", "a.csv", "--try", "b.csv", "--id", "patient_id", "--out", "shared.csv"

@@ -81,5 +81,8 @@ def test_no_page_names_the_machine_it_was_written_on() -> None:
         assert not found, f"{page.name} has {found[0]}"
 
 
-def test_the_picture_of_the_report_is_small() -> None:
-    assert 10_000 < (ROOT / "docs" / "images" / "report.png").stat().st_size < 300_000
+def test_pictures_are_small_and_shown_on_a_page() -> None:
+    text = "".join(page.read_text() for page in (*PAGES, *(ROOT / "docs" / "results").glob("*.md")))
+    for picture in (ROOT / "docs" / "images").iterdir():
+        assert 1_000 < picture.stat().st_size < 120_000, picture.name
+        assert f"images/{picture.name})" in text, picture.name

@@ -19,7 +19,7 @@ from tacit.parties.codec import decode, kind_of
 from tacit.parties.conformance import Tap
 from tacit.parties.message import KINDS
 from tacit.parties.party import Party, Program, Transport
-from tacit.protocols import psi, psi_many
+from tacit.protocols import psi, psi_many, psi_prepared
 from tacit.runtimes.inprocess import InProcess
 from tests.protocols.test_psi import digests
 
@@ -137,7 +137,7 @@ def test_a_party_begins_again_only_a_few_times() -> None:
 
 
 def test_every_kind_that_answers_exists() -> None:
-    assert psi_many.SharedTags.kind in ANSWERS
+    assert {psi_many.SharedTags.kind, psi_prepared.PreparedAnswers.kind} <= ANSWERS
     assert set(KINDS) >= ANSWERS
 
 

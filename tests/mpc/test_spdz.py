@@ -127,6 +127,20 @@ def test_truncation_is_off_by_less_than_a_unit(values, bits):
     assert all(abs(int(m) * 2**bits - v) < 2**bits for m, v in zip(made, values))
 
 
+@pytest.mark.parametrize(("x", "y"), [((3, 1), (4,)), ((2,), (3, 2)), ((1, 3), (2, 3)), ((), (5,))])
+def test_a_factor_that_is_broadcast_is_opened_once_and_a_change_of_it_detected(x, y):
+    rng = torch.Generator().manual_seed(7)
+    a, b = (torch.randint(-1000, 1000, s, generator=rng) for s in (x, y))
+    tap = Tap()
+    (one, two), _ = play(spdz.product, a % P, b % P, tap=tap)
+    assert torch.equal(one, two)
+    assert torch.equal(prime.to_signed(one), a * b)
+    openings = [m for *_, f in tap.frames if (m := decode(f)).kind == "MaskedOpening" and len(m.values) == 2]
+    assert [[v.shape for v in m.values] for m in openings] == [[a.shape, b.shape]] * 2
+    with pytest.raises(PartyFailed, match="check 1 failed"):
+        play(spdz.product, a % P, b % P, forge=0)
+
+
 @pytest.mark.parametrize(
     "r", [0, 1, 2**48 - 1, 2**48, P - 2**48, P - 2**48 - 1, P - 1, P - 2**59, P - 2**59 - 1, 2**59]
 )

@@ -41,6 +41,7 @@ def test_the_page_states_what_the_ledger_states(run: Path) -> None:
     assert f"ε = {spent['epsilon']:.3g}" in page
     assert "received the update of a single party in the clear" in page
     assert "This run was a simulation on one machine" in page
+    assert spent["adversary"] in page.split('id="processing"')[0]  # whom ε does not stop is in the summary
 
 
 def test_epsilon_is_stated_as_odds(run: Path) -> None:
@@ -48,7 +49,10 @@ def test_epsilon_is_stated_as_odds(run: Path) -> None:
     share = math.exp(spent["epsilon"]) / (1 + math.exp(spent["epsilon"]))
     page = render_dpo(read_assessment(run))
     assert f"at most {math.ceil(share * 1000) / 10:.1f}% sure" in page
-    assert "the data of one client was used" in page
+    # an officer takes "client" for a person; here a party with everybody in it is protected
+    assert "the data of one party, with all of its rows, was used" in page
+    assert "reveals about one client" not in page
+    assert "it holds for each person whose rows only this party has" in page
     assert "Guarantees about the same rows add up" in page
 
 
@@ -62,11 +66,11 @@ def test_updates_in_the_clear_are_called_out(tmp_path: Path) -> None:
 
 def test_open_questions_are_marked_until_they_are_answered(run: Path, tmp_path: Path) -> None:
     page = render_dpo(read_assessment(run))
-    assert page.count("TO BE FILLED IN") == 10
+    assert page.count("TO BE FILLED IN") == 11
     answers = tmp_path / "answers.toml"
     answers.write_text(draft_answers().replace('purpose = ""', 'purpose = "To find <b>sepsis</b> early."'))
     page = render_dpo(read_assessment(run, answers))
-    assert page.count("TO BE FILLED IN") == 9
+    assert page.count("TO BE FILLED IN") == 10
     assert "To find &lt;b&gt;sepsis&lt;/b&gt; early." in page
 
 

@@ -124,6 +124,39 @@ def test_a_group_with_few_events_is_not_shown():
         tacit.stats.kaplan_meier(only, time="t", event="e", min_count=0)
 
 
+def _rounding(found):
+    return [note for note in found.notes if "survival is overestimated" in note]
+
+
+def test_a_note_says_how_much_too_high_a_curve_of_a_coarse_grid_is():
+    """The size is that of the life table, computed here by hand; whole weeks on a grid of weeks have no note."""
+    years = quiet(lifelines.datasets.load_larynx)  # to a tenth of a year
+    options = {"time": "time", "event": "death"}
+    (note,) = _rounding(tacit.stats.kaplan_meier(split(years, 3), **options))
+    cell = np.ceil(years["time"] - 1e-9)
+    curve, life, apart = 1.0, 1.0, 0.0
+    for point in sorted(cell.unique())[:-1]:
+        n, d = (cell >= point).sum(), ((cell == point) & (years["death"] == 1)).sum()
+        c = ((cell == point) & (years["death"] == 0)).sum()
+        if n >= 20:
+            curve, life = curve * (1 - d / n), life * (1 - d / (n - c / 2))
+        apart = max(apart, curve - life)
+    assert f"by some {apart:.2f} where it is worst" in note
+    assert not _rounding(tacit.stats.kaplan_meier(split(years, 3), **options, grid=0.1))
+    weeks = {"time": "week", "event": "arrest"}
+    assert not _rounding(tacit.stats.kaplan_meier(split(quiet(lifelines.datasets.load_rossi), 3), **weeks))
+
+
+def test_a_private_curve_of_few_points_has_the_note_too():
+    """With ε = 50 the noise of a count is far below the 2,000 people."""
+    rng = np.random.default_rng(0)
+    event, censored = rng.exponential(20, 2000), rng.exponential(40, 2000)
+    frame = pd.DataFrame({"t": np.minimum(event, censored), "e": (event <= censored).astype(int)})
+    options = {"time": "t", "event": "e", "epsilon": 50.0}
+    assert _rounding(tacit.stats.kaplan_meier(split(frame, 3), **options, grid=[5, 10, 20, 40, 60]))
+    assert not _rounding(tacit.stats.kaplan_meier(split(frame, 3), **options, grid=list(range(1, 61))))
+
+
 def test_late_entry_equals_lifelines():
     fed, time, event, _ = survival_cases()["aids, late entry"]
     whole = pool(fed)

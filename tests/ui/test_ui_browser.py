@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -86,9 +87,11 @@ def test_a_finished_run_shows_the_sections_of_its_report(seen: Any, address: str
     assert page.is_visible("#tip")
 
 
-@pytest.mark.slow  # a round is written before its callbacks, so the page is one round ahead of them
 def test_pages_follow_a_real_run_and_keep_what_the_reader_opened(seen: Any, tmp_path: Path) -> None:
-    """Two tabs, one on the list and one on the run, while training waits for them after each round."""
+    """Two tabs, one on the list and one on the run, while training waits for them after each round.
+
+    A round is written before its callbacks, so the page is one round ahead of them.
+    """
     step, done = threading.Semaphore(0), threading.Event()
 
     def wait(record: Any, model: Any) -> None:
@@ -189,3 +192,82 @@ def test_a_thousand_runs_are_listed_and_searched(seen: Any, tmp_path: Path) -> N
         page.fill("#search", "r77")
         assert page.locator("#rows tr:not([hidden])").count() == 11
         page.context.close()
+
+
+def test_a_click_reaches_what_was_pressed_although_it_changes_meanwhile(seen: Any, tmp_path: Path) -> None:
+    """The row is replaced when the run writes a round; a press and a release on two elements are no click."""
+    run = made.run(tmp_path / "runs" / "r", parties=3, done=2)
+    with served(tmp_path / "runs") as address:
+        page = seen(address)
+        page.wait_for_selector(LIVE)
+        box = page.locator("#rows a").bounding_box()
+        page.mouse.move(box["x"] + 5, box["y"] + 5)
+        page.mouse.down()
+        event = {"kind": "round", "round": 3, "loss": 1.0, "accuracy": 0.5, "seconds": 0.1, "sampled": 3}
+        with open(run / "events.jsonl", "a") as file:
+            file.write(json.dumps(event) + "\n")
+        page.wait_for_selector("body[data-updates='1']")  # it arrived while the button is down
+        assert "2 of " in page.inner_text("#rows .bar-cell")
+        page.mouse.up()
+        page.wait_for_url("**/run/r")
+        page.go_back()
+        page.wait_for_selector("#rows .bar-cell:has-text('3 of ')")
+        page.context.close()
+
+
+def test_a_browser_without_the_token_sees_nothing(browser: Any, address: str) -> None:
+    where = urlsplit(address)
+    context = browser.new_context()
+    try:
+        page = context.new_page()
+        for place in ("/", "/run/alpha", "/x" * 3):
+            answer = page.goto(f"http://{where.netloc}{place}")
+            assert answer.status == 403
+            assert "alpha" not in page.content()
+            assert where.path.strip("/") not in page.content()
+    finally:
+        context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_run_of_a_thousand_parties_fits_the_screen(seen: Any, tmp_path: Path, scheme: str) -> None:
+    made.run(tmp_path / "runs" / "r", parties=1000, rounds=4)
+    with served(tmp_path / "runs") as address:
+        page = seen(address + "run/r", "laptop", scheme)
+        page.wait_for_selector(LIVE)
+        table = page.locator("#participants .tall")
+        assert table.bounding_box()["height"] < 600
+        assert table.locator("tbody tr").count() == 100
+        assert "900 more parties" in page.inner_text("#participants")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1200
+        assert page.evaluate("document.querySelectorAll('*').length") < 8000
+        cut = "e => !e.closest('details:not([open])') && e.scrollWidth > e.clientWidth + 1"
+        assert page.evaluate(f"[...document.querySelectorAll('.scroll, .chart')].filter({cut}).length") == 0
+        page.context.close()
+
+
+@pytest.mark.parametrize("place", ["", "run/alpha", "compare?run=alpha&run=beta"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read_in_both_schemes(seen: Any, address: str, place: str, scheme: str) -> None:
+    """WCAG 2, level AA: a contrast of 4.5 for text, computed from what the browser paints."""
+    page = seen(address + place, "desk", scheme)
+    page.wait_for_selector(LIVE)
+    assert page.evaluate(CONTRAST) == []
+
+
+CONTRAST = """() => {
+  const parse = (text) => { const v = text.match(/[\\d.]+/g).map(Number); return v.length < 4 ? [...v, 1] : v; };
+  const light = (c) => c.slice(0, 3).map((v) => v / 255).map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, k) => sum + v * [0.2126, 0.7152, 0.0722][k], 0);
+  const found = [];
+  for (const e of document.querySelectorAll("body *:not(svg *):not(script)")) {
+    const text = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!text || !e.checkVisibility() || e.disabled || e.closest(".skip")) continue;
+    let under = e, back = [0, 0, 0, 0];
+    while (under && back[3] === 0) { back = parse(getComputedStyle(under).backgroundColor); under = under.parentElement; }
+    const [a, b] = [light(parse(getComputedStyle(e).color)), light(back)].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < 4.5) found.push(`${e.tagName} ${e.className} ${e.textContent.trim().slice(0, 30)}: ${ratio.toFixed(2)}`);
+  }
+  return found;
+}"""

@@ -51,6 +51,10 @@ def test_an_owner_approves_a_job_in_the_browser_and_the_coordinator_sees_who_is_
             assert watched.locator("form").count() == 0  # read-only
             page.wait_for_selector("#requests form", timeout=60_000)
             assert "3 rounds" in page.inner_text("#requests")
+            cut = (
+                "all => all.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.closest('section').id)"
+            )
+            assert page.eval_on_selector_all(".scroll", cut) == []  # both buttons can be seen
             assert "ε = 8" in page.inner_text("#account")
             assert "approval = true" in page.inner_text("#policy")
             watched.wait_for_selector("#connections tr:has-text('a') .connected", timeout=60_000)

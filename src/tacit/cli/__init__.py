@@ -48,10 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words:
         parser.print_help(sys.stderr)
         parser.exit(2)
-    args, rest = parser.parse_known_args(_join_words(words))
-    args.rest = rest
-    if rest and not getattr(args, "takes_rest", False):
-        _unknown(args.parser, rest)
+    try:
+        args, rest = parser.parse_known_args(_join_words(words))
+        args.rest = rest
+        if rest and not getattr(args, "takes_rest", False):
+            _unknown(args.parser, rest)
+    except _BadUsage as stopped:
+        if "--json" in words:
+            print(json.dumps({"error": {"kind": "Usage", "message": stopped.message}}))
+        raise
     args.code = 0
     args.resume_with = ""  # the command that resumes a stopped run, once it has a directory
     args.result_lines = []  # what is printed with --quiet, too
@@ -166,11 +171,24 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
+class _BadUsage(SystemExit):
+    """Words that are not a command; exit code 2."""
+
+    def __init__(self, message: str):
+        super().__init__(2)
+        self.message = message
+
+
 class _Parser(argparse.ArgumentParser):
     """Options must be written in full: `compare --seed 3` is an error, not an abbreviation of --seeds."""
 
     def __init__(self, **more: Any):
         super().__init__(**{"allow_abbrev": False, **more})
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        print(f"{self.prog}: error: {message}", file=sys.stderr)
+        raise _BadUsage(message)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse a word that is not one of the choices, with the nearest one."""

@@ -21,7 +21,8 @@ def add(verb: Callable[..., Any]) -> None:
         arg(
             "run",
             help="directory of a run that `tacit run` wrote, with its data where the job says; or an "
-            "anonymized or synthetic table (.csv, .parquet), or boosted trees (.json)",
+            "anonymized or synthetic table (.csv, .parquet), or boosted trees (.json, or the folder with all "
+            "parties' parts)",
         ),
         arg(
             "--budget",
@@ -37,8 +38,20 @@ def add(verb: Callable[..., Any]) -> None:
             help="membership (AUC, default 0.6), members (found at 1%% false alarms, 0.1), rebuilt (share of "
             "rows, 0.05), linked (people found by matching, 0.2); none: no limit; may be given several times",
         ),
-        arg("--original", metavar="FILE", help="of a table or trees: the rows they were made from"),
-        arg("--holdout", metavar="FILE", help="of a synthetic table or trees: rows they were not made from"),
+        arg(
+            "--original",
+            action="append",
+            default=[],
+            metavar="[PARTY=]FILE",
+            help="of a table or trees: the rows they were made from; of several parties' trees once for each",
+        ),
+        arg(
+            "--holdout",
+            action="append",
+            default=[],
+            metavar="[PARTY=]FILE",
+            help="of a synthetic table or trees: rows they were not made from; of several parties as above",
+        ),
         arg("--quasi", metavar="COLUMNS", help="of an anonymized table: columns that an attacker knows"),
         arg("--sensitive", metavar="COLUMNS", help="of an anonymized table: columns not to be disclosed"),
         arg("--hierarchies", metavar="DIR", help="of an anonymized table: its hierarchies, COLUMN.csv"),
@@ -82,11 +95,30 @@ def _about(args: Any) -> dict[str, Any]:
     from .anonymize import find_hierarchies
     from .verbs import parse_columns
 
-    about = {n: getattr(args, n) for n in ("original", "holdout", "background", "key", "generator", "label")}
+    about = {n: getattr(args, n) for n in ("background", "key", "generator", "label")}
+    about |= {n: _by_party(getattr(args, n), f"--{n}") for n in ("original", "holdout")}
     quasi = parse_columns(args.quasi, "--quasi")
     about |= {"quasi": quasi, "sensitive": parse_columns(args.sensitive, "--sensitive")}
     about["hierarchies"] = find_hierarchies(args.hierarchies, quasi) if args.hierarchies else None
     return {k: v for k, v in about.items() if v}
+
+
+def _by_party(given: list[str], option: str) -> str | dict[str, str] | None:
+    """Return a file, or {party: file}."""
+    from ..errors import BadParameter
+
+    if len(given) < 2 and not any("=" in word and not Path(word).exists() for word in given):
+        return given[0] if given else None
+    files = {}
+    for word in given:
+        name, equals, file = word.partition("=")
+        if not equals or name in files:
+            raise BadParameter(
+                f"audit: {option} {word} is not a file of one more party. Give {option} once, or as "
+                f"{option} PARTY=FILE once for each party."
+            )
+        files[name] = file
+    return files
 
 
 def attack(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import BadParameter
+from ..progress import Progress
 from .verbs import FORCE, PATIENCE, WAIT, Answer, answer, arg
 
 
@@ -15,8 +16,8 @@ def add(verb: Callable[..., Any]) -> None:
         _psi,
         "Find the records that your table and others' have in common, without showing the rest (private set "
         "intersection).",
-        arg("--file", required=True, metavar="FILE.csv", help="your own table; it stays here"),
-        arg("--id", required=True, metavar="COLUMN", help="the id column"),
+        arg("--file", metavar="FILE.csv", help="your own table; it stays here (not with --prepared)"),
+        arg("--id", metavar="COLUMN", help="the id column"),
         arg(
             "--out",
             metavar="FILE.csv",
@@ -51,7 +52,6 @@ def add(verb: Callable[..., Any]) -> None:
         ),
         arg(
             "--reveal",
-            default="both",
             metavar="WHAT",
             help="both: all parties learn which of their own ids are shared; receiver: only the receiver "
             "does; size: only their number; sum: their number, and the sum of the sender's --values over "
@@ -63,6 +63,23 @@ def add(verb: Callable[..., Any]) -> None:
             metavar="HOW",
             help="inner: only shared rows; left, for two parties: the receiver keeps its other rows as well, "
             "after the shared ones, where the other party writes empty cells (default: inner)",
+        ),
+        arg(
+            "--prepare",
+            metavar="DIR",
+            help="without a kit: prepare --file, a large table, for many queries by others; writes a secret "
+            "key.json and a table.psi for them",
+        ),
+        arg(
+            "--prepared",
+            metavar="DIR",
+            help="with --kit and --with: answer one query by the other party with what --prepare wrote",
+        ),
+        arg(
+            "--table",
+            metavar="FILE.psi",
+            help="with --kit and --with: ask the other party, whose table.psi this is, which of your ids it "
+            "holds",
         ),
         arg("--values", metavar="COLUMN", help="with --reveal sum, at the sender: a column of whole numbers"),
         arg(
@@ -90,6 +107,10 @@ def add(verb: Callable[..., Any]) -> None:
 
 
 def _psi(args: Any) -> Answer:
+    if args.prepared is None and (args.file is None or args.id is None):
+        raise BadParameter("psi: give --file and --id, your table and its id column.")
+    if args.prepare is not None or args.prepared is not None or args.table is not None:
+        return _psi_prepared(args)
     if (args.kit is None) == (args.tried is None):
         raise BadParameter(
             "psi: give either --kit to match with other parties, or --try with the other's file to run both "
@@ -99,7 +120,7 @@ def _psi(args: Any) -> Answer:
     from ..protocols.psi import LIMIT
 
     common = {
-        "reveal": args.reveal,
+        "reveal": args.reveal or "both",
         "method": args.method,
         "values": args.values,
         "limit": LIMIT if args.limit is None else args.limit,
@@ -123,6 +144,65 @@ def _psi(args: Any) -> Answer:
             patience=args.patience,
             **common,
         )
+    return answer(value, _lines(value))
+
+
+def _psi_prepared(args: Any) -> Answer:
+    """The three commands with a prepared set."""
+    from ..jobs.vertical import psi_prepared
+
+    chosen = [k for k in ("prepare", "prepared", "table") if getattr(args, k) is not None]
+    if len(chosen) > 1:
+        raise BadParameter(f"psi: {' and '.join(f'--{k}' for k in chosen)} are separate commands. Give one.")
+    unused = {
+        "--try": args.tried,
+        "--values": args.values,
+        "--limit": args.limit,
+        "--receiver": args.receiver,
+        "--join": None if args.join == "inner" else args.join,
+        "--method": None if args.method == "auto" else args.method,
+        "--reveal": None if args.reveal in (None, "receiver") else args.reveal,
+    }
+    if wrong := [k for k, v in unused.items() if v is not None]:
+        raise BadParameter(
+            f"psi: {', '.join(wrong)} cannot be used with --{chosen[0]}: who has the table learns which of "
+            "its own ids are in the prepared set."
+        )
+    if args.prepare is not None:
+        if args.kit is not None or args.out is not None:
+            raise BadParameter("psi: --prepare needs --file and --id only; it writes into its folder.")
+        with Progress() as progress:
+            progress.start("preparing")
+            value = psi_prepared.prepare_file(
+                args.file, args.id, args.prepare, lambda ids: progress.update(ids, f"{ids:,} ids")
+            )
+        return answer(
+            value,
+            [
+                f"ids     {value['ids']}",
+                f"table   {value['table']} (for who may ask)",
+                f"secret  {value['folder']}/key.json (keep it here)",
+            ],
+        )
+    if args.kit is None or len(args.others) != 1:
+        raise BadParameter(f"psi: --{chosen[0]} needs --kit and --with, the one other party.")
+    if args.prepared is not None and (args.file or args.id or args.out):
+        raise BadParameter("psi: --prepared needs no --file, --id or --out: the set is in its folder.")
+    from .split import kit_of
+
+    value = psi_prepared.match_prepared(
+        kit_of(args.kit, "tacit psi --kit"),
+        other=args.others[0],
+        folder=args.prepared,
+        file=args.file,
+        id=args.id,
+        table=args.table,
+        out=args.out,
+        force=args.force,
+        policy=args.policy,
+        wait=args.wait,
+        patience=args.patience,
+    )
     return answer(value, _lines(value))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -57,7 +58,8 @@ def _ui(args: Any) -> Answer:
     kit = None if args.kit is None else Path(args.kit)
 
     def ready(address: str) -> None:
-        print(f"{address}", flush=True)
+        print(json.dumps({"address": address}) if args.json else address, flush=True)
+        args.json = False  # that was the one document
         print("open it in a browser; Ctrl-C ends it", file=sys.stderr, flush=True)
         if args.host not in ("127.0.0.1", "localhost", "::1"):
             print(

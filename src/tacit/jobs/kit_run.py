@@ -33,7 +33,22 @@ def run_with_kit(
     may_restart: bool = False,
     request: Request | None = None,
 ) -> tuple[dict[str, Any], Ledger]:
-    """Run the program; return (its result, what this party saw).
+    """Run the program of a verb, which returns a dictionary; as `run_program`."""
+    ledger = Ledger()
+    return dict(run_program(verb, kit, program, patience, peers, ledger, may_restart, request)), ledger
+
+
+def run_program(
+    verb: str,
+    kit: Kit,
+    program: Program,
+    patience: float,
+    peers: Iterable[str],
+    ledger: Ledger,
+    may_restart: bool = False,
+    request: Request | None = None,
+) -> Any:
+    """Run the program and return its result; what this party saw is added to the ledger.
 
     `peers`: all parties of the run. If one of them fails, it tells the others, and all of them stop. The line
     in the ledger file is written whether the program succeeds or fails. `may_restart`: the program resumes
@@ -46,17 +61,15 @@ def run_with_kit(
     if request is None:
         request = request_of_verb(verb, kit, peers)
 
-    ledger = Ledger()
-
-    async def run_connected() -> dict[str, Any]:
+    async def run_connected() -> Any:
         async with Link(kit, patience=patience, away=patience, may_restart=may_restart) as link:
             try:
-                return dict(await link.run(program, peers))  # messages are delivered first, also if it fails
+                return await link.run(program, peers)  # messages are delivered first, also if it fails
             finally:
                 ledger.merge(link.mailbox.ledger)
 
     with record_command(kit.directory, ledger, verb, kit.name), answering(Owner.of(kit), kit, request):
-        return asyncio.run(run_connected()), ledger
+        return asyncio.run(run_connected())
 
 
 def request_of_verb(verb: str, kit: Kit, peers: Iterable[str], **terms: Any) -> Request:

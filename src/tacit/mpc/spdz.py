@@ -15,17 +15,25 @@ from . import prime
 from .beaver import MUL, Bilinear, MaskedFactor
 from .compare import Sign
 from .elements import TaggedShare
-from .tagged import DIGITS, TaggedComparison, TaggedTriple, TaggedTruncation, split_digits
+from .tagged import (
+    DIGITS,
+    ENTRIES,
+    STEPS,
+    TaggedComparison,
+    TaggedTriple,
+    TaggedTruncation,
+    split_digits,
+)
 
 if TYPE_CHECKING:
     from .tagged_context import TaggedContext
 
 
 async def product(ctx: TaggedContext, x: TaggedShare, y: TaggedShare, op: Bilinear = MUL) -> TaggedShare:
-    """[x ∘ y], not truncated, by a tagged triple: [c] + e ∘ [b] + [a] ∘ f + e ∘ f (`beaver.py`)."""
-    if op.name == "mul":
-        shape = torch.broadcast_shapes(x.shape, y.shape)
-        x, y = x.expand(*shape), y.expand(*shape)
+    """[x ∘ y], not truncated, by a tagged triple: [c] + e ∘ [b] + [a] ∘ f + e ∘ f (`beaver.py`).
+
+    A factor that is broadcast has one mask, and is opened once.
+    """
     t = await ctx.stock.take(TaggedTriple(op, tuple(x.shape), tuple(y.shape)))
     e, f = await ctx.open(x - t["a"], y - t["b"])
     return _combine(ctx, op, t["c"], t["a"], t["b"], e, f)
@@ -95,18 +103,22 @@ async def positive(ctx: TaggedContext, x: TaggedShare) -> TaggedShare:
     t = await ctx.stock.take(TaggedComparison(tuple(x.shape)))
     (c,) = await ctx.open(x + t["r"])
     one = ctx.public(torch.ones((DIGITS, 1, *x.shape), dtype=torch.int64, device=x.device), x).data
-    steps = torch.cat([one, t["T"].data, torch.zeros_like(one)], 2)  # r_d > −1, 0, …, 6, 7
+    none = one.new_zeros((2, DIGITS * STEPS - ENTRIES, *x.shape))
+    table = torch.cat([t["T"].data, none], 1).reshape(2, DIGITS, STEPS, *x.shape)
+    steps = torch.cat([one, table, torch.zeros_like(one)], 2)  # r_d > −1, 0, …, 6, 7
     at = split_digits(c).unsqueeze(1).unsqueeze(0).expand(2, *one.shape[1:])
     lt = TaggedShare(torch.gather(steps, 2, at + 1)[:, :, 0])
     eq = TaggedShare(torch.gather(steps, 2, at)[:, :, 0]) - lt
     while len(lt) > 1:
         pairs = len(lt) // 2
         lower, upper = slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)
-        both = await product(
-            ctx, TaggedShare.cat([eq[upper], eq[upper]]), TaggedShare.cat([lt[lower], eq[lower]])
-        )
-        lt = TaggedShare.cat([lt[upper] + both[:pairs], lt[2 * pairs :]])
-        eq = TaggedShare.cat([both[pairs:], eq[2 * pairs :]])
+        if len(lt) == 2:  # nothing is below the last pair
+            lt = lt[upper] + await product(ctx, eq[upper], lt[lower])
+            break
+        both = TaggedShare.cat([lt[lower].unsqueeze(0), eq[lower].unsqueeze(0)])
+        both = await product(ctx, eq[upper].unsqueeze(0), both)
+        lt = TaggedShare.cat([lt[upper] + both[0], lt[2 * pairs :]])
+        eq = TaggedShare.cat([both[1], eq[2 * pairs :]])
     near = 1 << (prime.VALUE + 1)
     negative = lt[0] - t["high"] * (c < near).long() + t["low"] * (c >= prime.P - near).long()
     return ctx.public(1, x) - negative

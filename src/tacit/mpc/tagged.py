@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 DIGIT, DIGITS = 3, 21  # bits and number of a comparison's digits: 63 bits, for elements of 61
 STEPS = (1 << DIGIT) - 1
+ENTRIES = (DIGITS - 1) * STEPS + 1  # the highest digit is the one bit 60, so 0 is all that it may exceed
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,8 @@ class TaggedTruncation(Truncation):
 
 @dataclass(frozen=True)
 class TaggedComparison(Request):
-    """r uniform; T: for each 3-bit digit r_d whether r_d > j, j = 0 … 6; low and high: whether r is within
-    2^48 of the ends of 0 … p − 1.
+    """r uniform; T: for each 3-bit digit r_d whether r_d > j, j = 0 … 6 (of the highest, j = 0); low and
+    high: whether r is within 2^48 of the ends of 0 … p − 1.
     """
 
     shape: tuple[int, ...]
@@ -100,14 +101,14 @@ class TaggedComparison(Request):
         return {"r": (self.shape, torch.int64)}
 
     def derived(self) -> Parts:
-        shapes = {"T": (DIGITS, STEPS, *self.shape), "low": self.shape, "high": self.shape}
+        shapes = {"T": (ENTRIES, *self.shape), "low": self.shape, "high": self.shape}
         return {name: (shape, torch.int64) for name, shape in shapes.items()}
 
     def derive(self, uniform: Values, masks: Values) -> Values:
         r, near = uniform["r"], 1 << (prime.VALUE + 1)
         steps = torch.arange(STEPS, device=r.device).reshape(-1, *[1] * r.dim())
         return {
-            "T": (split_digits(r).unsqueeze(1) > steps).long(),
+            "T": (split_digits(r).unsqueeze(1) > steps).long().flatten(0, 1)[:ENTRIES],
             "low": (r < near).long(),
             "high": (r >= prime.P - near).long(),
         }

@@ -13,9 +13,9 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import BadRun, MissingFiles
 from ..numbers import is_finite
@@ -27,8 +27,20 @@ from .records import RunRecord, read_run
 
 TEXTS = Path(__file__).with_name("dpo_texts.toml")
 FILES = ("job.toml", "ledger.json", "events.jsonl", "pipeline.json", "model.safetensors", "audit.json")
+COLUMNS = ("label", "numbers", "categories", "features", "columns", "text", "date", "group", "person", "time")
 WEAK = 10  # above it an ε allows more than 99.99% certainty
 MOST_PARTIES = 40  # with a line of their own to sign
+
+
+class CheckedLog(Protocol):
+    """What checking a party's audit log found: its entries, the hash of the last one, what does not fit."""
+
+    @property
+    def entries(self) -> tuple[dict[str, Any], ...]: ...
+    @property
+    def head(self) -> str: ...
+    @property
+    def problems(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,7 @@ class Assessment:
     texts: Mapping[str, Any]
     answers: Mapping[str, str]
     audit: Mapping[str, Any] | None
+    logs: Mapping[str, CheckedLog] = field(default_factory=dict)  # of parties whose kits were given
 
     def say(self, section: str, key: str, **values: Any) -> str:
         return str(self.texts[section][key]).format(**values)
@@ -65,15 +78,27 @@ class Assessment:
         return any(s.get("how") == "ideal" for s in self.seen)
 
     @property
+    def is_deployed(self) -> bool:
+        return self.record.start.get("runtime") == "parties on their own machines"
+
+    @property
+    def contract(self) -> str:
+        """The number of the job in the parties' logs; empty if the run was not between real parties."""
+        return str((self.record.last("contract") or {}).get("digest") or "")
+
+    @property
     def settings(self) -> Mapping[str, Any]:
         train = self.record.job.get("train")
         return train if isinstance(train, Mapping) else {}
 
 
 def read_assessment(
-    directory: str | Path, answers: str | Path | None = None, texts: str | Path | None = None
+    directory: str | Path,
+    answers: str | Path | None = None,
+    texts: str | Path | None = None,
+    logs: Mapping[str, CheckedLog] | None = None,
 ) -> Assessment:
-    """Read a run, the answers of its controller and the texts."""
+    """Read a run, the answers of its controller and the texts. `logs`: checked audit logs, by party."""
     directory = Path(directory)
     record = read_run(directory)
     words = _read_texts(Path(texts)) if texts else _toml(TEXTS)
@@ -83,7 +108,17 @@ def read_assessment(
     )
     if intended and "purpose" not in given:
         given = {**given, "purpose": str(intended)}
-    return Assessment(record, directory, words, given, _read_audit(directory / "audit.json"))
+    found = Assessment(record, directory, words, given, _read_audit(directory / "audit.json"), logs or {})
+    for party, log in found.logs.items():
+        if log.problems:
+            raise BadRun(
+                f"the audit log of {party!r} was modified: {log.problems[0]} Restore it from a copy."
+            )
+        if not found.contract:
+            raise BadRun(
+                f"{directory} is not a run between real parties, so no log has its job. Leave --kit out."
+            )
+    return found
 
 
 def render_dpo(a: Assessment) -> str:
@@ -91,7 +126,12 @@ def render_dpo(a: Assessment) -> str:
     titles = a.texts["sections"]
     bodies = {
         "summary": _summary(a),
-        "processing": _answers(a, "controller", "purpose", "legal_basis", "data_subjects", "data_categories"),
+        "processing": join(
+            [
+                _answers(a, "controller", "purpose", "legal_basis", "data_subjects", "data_categories"),
+                _facts(a),
+            ]
+        ),
         "necessity": _answers(a, "necessity", "retention", "recipients", "rights", "consultation"),
         "left": _left(a),
         "privacy": _privacy(a),
@@ -144,7 +184,9 @@ def _summary(a: Assessment) -> Safe:
     lines.append(a.say("summary", "updates" if _in_the_clear(a) else "sums"))
     finite = [s for s in a.spent if is_finite(s.get("epsilon"))]
     for s in finite:
-        lines.append(a.say("summary", "guaranteed", unit=_unit(s), epsilon=significant(s["epsilon"])))
+        against = plain(s.get("adversary", "?"))
+        epsilon = significant(s["epsilon"])
+        lines.append(a.say("summary", "guaranteed", unit=_unit(a, s), adversary=against, epsilon=epsilon))
     if not finite:
         lines.append(a.say("summary", "unguaranteed"))
     verdict = "unaudited" if a.audit is None else "audited" if a.audit.get("passed") is True else "refused"
@@ -178,14 +220,39 @@ def _left(a: Assessment) -> Safe:
         [
             plain(s.get("sender", "")),
             plain(s.get("party", "")),
-            f"{int(s.get('count') or 0):,} {plain(s.get('kind', ''))}",
+            f"{int(s.get('count') or 0):,} {_message(a, plain(s.get('kind', '')))}",
             size(int(s.get("bytes") or 0)),
             plain(s.get("reveals", "")),
-            a.say("left", "ideal" if s.get("how") == "ideal" else "executed"),
+            a.say("left", "ideal" if s.get("how") == "ideal" else "network" if a.is_deployed else "executed"),
         ]
         for s in sorted(a.seen, key=lambda s: (str(s.get("sender")), str(s.get("party"))))
     ]
-    return table(a.texts["left"]["header"], rows, sortable=False)
+    note = tag("p", a.say("left", "received" if a.is_deployed else "all"), class_="quiet")
+    return join([table(a.texts["left"]["header"], rows, sortable=False), note])
+
+
+def _message(a: Assessment, kind: str) -> str:
+    return str(a.texts["messages"].get(kind, kind))
+
+
+def _facts(a: Assessment) -> Safe:
+    """What the run's records say about the processing: parties, rows, columns."""
+    job = a.record.job.get("data") if isinstance(a.record.job.get("data"), Mapping) else {}
+    columns = [name for key in COLUMNS for name in _names((job or {}).get(key))]
+    sizes = [s for s in a.record.federation.get("sizes") or [] if is_finite(s)]
+    lines = [a.say("processing", "parties", parties=", ".join(map(plain, a.parties)))] if a.parties else []
+    shown = ", ".join(map(plain, dict.fromkeys(columns)))
+    lines.append(a.say("processing", "columns", columns=shown) if columns else a.say("processing", "unnamed"))
+    if sizes:
+        lines.append(a.say("processing", "rows", rows=f"{int(sum(sizes)):,}"))
+    return tag("ul", [tag("li", line) for line in lines])
+
+
+def _names(value: Any) -> list[str]:
+    """The columns that an entry of [data] names: one, several, or the keys of a table."""
+    if isinstance(value, str):
+        return [value]
+    return [str(v) for v in value] if isinstance(value, list | Mapping) else []
 
 
 def _privacy(a: Assessment) -> Safe:
@@ -193,7 +260,7 @@ def _privacy(a: Assessment) -> Safe:
         return tag("p", a.say("privacy", "none"))
     body: list[Safe] = []
     for s in a.spent:
-        unit = _unit(s)
+        unit = _unit(a, s)
         if not is_finite(s.get("epsilon")):
             body.append(tag("p", a.say("privacy", "unlimited"), class_="warning"))
             continue
@@ -201,8 +268,11 @@ def _privacy(a: Assessment) -> Safe:
         body.append(
             tag("p", a.say("privacy", "odds", unit=unit, percent=_certainty(epsilon), delta=s.get("delta")))
         )
+        if _raw_unit(s) == "client":
+            body.append(tag("p", a.say("privacy", "whole")))
         about = {k: plain(s.get(k, "?")) for k in ("adversary", "mechanism", "sampling")}
-        body.append(tag("p", a.say("privacy", "adversary", **about), class_="quiet"))
+        body.append(tag("p", a.say("privacy", "adversary", **about)))
+        body.append(tag("p", a.say("privacy", "technical", **about), class_="quiet"))
         if s.get("note"):
             body.append(tag("p", plain(s["note"]), class_="quiet"))
         if epsilon > WEAK:
@@ -211,9 +281,15 @@ def _privacy(a: Assessment) -> Safe:
     return join(body)
 
 
-def _unit(spent: Mapping[str, Any]) -> str:
-    """Whom a guarantee is about, in a sentence: its odds already say that the data was used or not."""
+def _raw_unit(spent: Mapping[str, Any]) -> str:
+    """The unit without "present or not", which the odds already say."""
     return plain(spent.get("unit", "row")).removesuffix(", present or not")
+
+
+def _unit(a: Assessment, spent: Mapping[str, Any]) -> str:
+    """Whom a guarantee is about, in a sentence: to an officer, a client is a person and not a party."""
+    unit = _raw_unit(spent)
+    return str(a.texts["units"].get(unit, unit))
 
 
 def _certainty(epsilon: float) -> str:
@@ -224,9 +300,11 @@ def _certainty(epsilon: float) -> str:
 
 
 def _risks(a: Assessment) -> Safe:
-    residual = tag("p", a.say("risks", "residual"))
+    residual, rating = tag("p", a.say("risks", "residual")), _answers(a, "residual")
     if a.audit is None:
-        return join([tag("p", a.say("risks", "none", run=a.record.name), class_="warning"), residual])
+        return join(
+            [tag("p", a.say("risks", "none", run=a.directory.as_posix()), class_="warning"), residual, rating]
+        )
     rows = [
         [
             plain(f.get("adversary", "")),
@@ -239,7 +317,7 @@ def _risks(a: Assessment) -> Safe:
         for f in a.audit["findings"]
     ]
     failed = tag("p", a.say("risks", "failed"), class_="quiet")
-    return join([table(a.texts["risks"]["header"], rows, sortable=False), failed, residual])
+    return join([table(a.texts["risks"]["header"], rows, sortable=False), failed, residual, rating])
 
 
 def _measures(a: Assessment) -> list[str]:
@@ -264,17 +342,42 @@ def _measures(a: Assessment) -> list[str]:
 def _approval(a: Assessment) -> Safe:
     *roles, party = a.texts["approval"]["roles"]
     who = [*roles, *(party.format(party=plain(p)) for p in a.parties[:MOST_PARTIES])]
-    return table(a.texts["approval"]["header"], [[role, "", "", ""] for role in who], sortable=False)
+    lines = table(a.texts["approval"]["header"], [[role, "", "", ""] for role in who], sortable=False)
+    return join([_decisions(a), lines])
+
+
+def _decisions(a: Assessment) -> Safe | None:
+    """Who decided about this job, by the logs of the parties whose kits were given."""
+    if not a.logs:
+        return None
+    rows, notes, kinds = [], [], a.texts["approval"]["kinds"]
+    for party, log in a.logs.items():
+        about = [e for e in log.entries if e.get("job") == a.contract]
+        decided = [e for e in about if e["kind"] in kinds]
+        if not decided:
+            notes.append(a.say("approval", "unlogged" if about else "unasked", party=plain(party)))
+        for e in decided:
+            time = plain(e["time"])[:19].replace("T", " ")
+            rows.append(
+                [plain(party), time, kinds[e["kind"]], plain(e.get("by", "")), plain(e.get("note", ""))]
+            )
+    logged = table(a.texts["approval"]["log_header"], rows, sortable=False) if rows else None
+    head = tag("p", a.say("approval", "logged")) if rows else None
+    return join([head, logged, *(tag("p", note, class_="warning") for note in notes)])
 
 
 def _evidence(a: Assessment) -> Safe:
     rows = [[name, _sha256(a.directory / name)] for name in FILES if (a.directory / name).is_file()]
     say = a.texts["evidence"]
+    if a.contract:
+        rows.append([say["job"], plain(a.contract)])
+    for party, log in a.logs.items():
+        rows.append([a.say("evidence", "log", party=plain(party), entries=len(log.entries)), plain(log.head)])
     rows.append([say["program"], digest_program()])
     rows.append([say["version"], plain(a.record.start.get("tacit", "?"))])
     rows.append([say["time"], plain(a.record.start.get("time", "?"))])
     for name, value in (a.record.start.get("fingerprints") or {}).items():
-        rows.append([plain(name), plain(value)])
+        rows.append([a.say("evidence", "fingerprint", name=plain(name)), plain(value)])
     return table(say["header"], rows, sortable=False)
 
 

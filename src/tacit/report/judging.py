@@ -12,6 +12,7 @@ from .numbers import count, format_metric, is_finite, metric_name, percent
 from .records import RunRecord
 from .svg import Axis, Figure, Series, Table, plot
 
+MOST_WORDED = 5  # classes whose columns say "predicted", so that the table is not cut
 ORDER = (
     "auc",
     "average_precision",
@@ -95,10 +96,11 @@ def _confusion(matrix: Any, labels: Sequence[str]) -> Any:
     if not matrix:
         return None
     names = list(labels) if len(labels) == len(matrix) else [str(k) for k in range(len(matrix))]
+    is_wide = len(names) > MOST_WORDED
     return table(
-        ("true class", *(f"predicted {name}" for name in names)),
+        ("true class", *(name if is_wide else f"predicted {name}" for name in names)),
         [(name, *map(count, row)) for name, row in zip(names, matrix)],
-        caption="Confusion matrix: rows by true and predicted class",
+        caption="Confusion matrix: a line for each true class, a column for each predicted class",
         sortable=False,
     )
 

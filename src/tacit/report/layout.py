@@ -12,6 +12,7 @@ from .records import RunRecord
 from .svg import Figure
 
 _FOLDED = re.compile("<details>.*?</details>", re.DOTALL)
+MOST_ROWS = 24  # of a table that is shown at its full height
 MOST_SKEWS = 4  # charts of skews that are shown at once; the rest fold away
 
 
@@ -76,7 +77,7 @@ def table(
 ) -> Safe:
     """Make a table whose first column names the row.
 
-    `keys` are sort keys for cells whose text is not a number.
+    `keys` are sort keys for cells whose text is not a number. A long table scrolls below its header.
     """
     sort, mark = keys or {}, marks or {}
     body = [
@@ -99,7 +100,12 @@ def table(
         class_="sortable" if sortable else None,
     )
     return tag(
-        "div", inner, class_="scroll", tabindex=0, role="region", aria_label=caption or plain(header[0])
+        "div",
+        inner,
+        class_="scroll tall" if len(rows) > MOST_ROWS else "scroll",
+        tabindex=0,
+        role="region",
+        aria_label=caption or plain(header[0]),
     )
 
 

@@ -232,15 +232,17 @@ def skews(page: Page) -> Section | None:
 
 def parties(page: Page) -> Section | None:
     entries = (page.comparison or {}).get("gain") or []
-    gains = per_skew(
-        list(dict.fromkeys(g.get("skew") for g in entries)),
-        lambda skew: figures.gain(
-            [g for g in entries if g.get("skew") == skew],
-            title=skew if len(page.skews) > 1 else "",
-            colors=page.colors,
-        ),
-    )
-    body = join([_per_skew(page, figures.per_party), gains])
+
+    def gain(skew: str) -> Figure | None:
+        found = [g for g in entries if g.get("skew") == skew]
+        return figures.gain(found, title=page.title(skew), colors=page.colors)
+
+    if len(page.skews) == 1:  # both fit beside each other
+        each = figures.per_party(page.records, title="", colors=page.colors)
+        body = grid([each, gain(entries[0].get("skew")) if entries else None]) or join([])
+    else:
+        gains = per_skew(list(dict.fromkeys(g.get("skew") for g in entries)), gain)
+        body = join([_per_skew(page, figures.per_party), gains])
     return Section("parties", "Results per party", body) if body else None
 
 

@@ -10,6 +10,9 @@ import pandas as pd
 
 from .inference import chi2_p, normal_quantile
 
+_CLEAR_RISK = 20  # with fewer at risk, one person more or less is as much as the rounding
+_LARGE_ROUNDING = 0.02  # of a survival: half a standard error of some 500 people
+
 
 def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """a / b, and 0 where b is 0."""
@@ -43,6 +46,28 @@ def survival_table(
         }
     )
     return table[exits > 0].reset_index(drop=True)
+
+
+def note_rounding(events: np.ndarray, exits: np.ndarray, at_risk: np.ndarray) -> tuple[str, ...]:
+    """Return a note if a curve would be much lower, were people at risk for half of their last cell.
+
+    That is the life table (S. Cutler and F. Ederer 1958). On a grid, those who leave between two points count
+    as at risk until the second. `events` and the others have a row for each group. The last cell with exits
+    is left out: follow-up often ends at its point.
+    """
+    last = int(np.flatnonzero((exits > 0).any(axis=0)).max(initial=0))
+    events, exits, at_risk = (counts[:, :last] for counts in (events, exits, at_risk))
+    d, n = np.maximum(events, 0.0), np.maximum(at_risk, 0.0)
+    c = np.clip(exits - d, 0.0, np.maximum(n - d, 0.0))
+    enough = n >= _CLEAR_RISK
+    curve, life = (np.cumprod(np.where(enough, 1 - _ratio(d, m), 1.0), axis=-1) for m in (n, n - c / 2))
+    most = float((curve - life).max(initial=0.0))
+    if most <= _LARGE_ROUNDING:
+        return ()
+    return (
+        f"If times lie between points of the grid, survival is overestimated, by some {most:.2f} where it is "
+        "worst: those who leave count as at risk until the next point. Declare more points.",
+    )
 
 
 def join_rows(table: pd.DataFrame, exits: np.ndarray, least: int) -> pd.DataFrame:

@@ -64,11 +64,17 @@ def compare(entries: Sequence[Entry], link: Callable[[Entry], str]) -> Contents:
         ("time", "Accuracy vs. time", timing.against_time),
         ("parties", "Results per party", figures.per_party),
     ):
-        drawing = grid([draw(runs, colors=colors)]) if runs else None
+        # a chart of one run's parties beside the curves of all would not say whose they are
+        shown = runs if id != "parties" or sum(bool(r.party_accuracy) for r in runs) > 1 else []
+        drawing = grid([draw(shown, colors=colors)]) if shown else None
         if drawing:
             parts.append(Section(id, title, drawing))
     parts.append(Section("differences", "What their jobs do differently", _differences(runs)))
     stamps = [tag("p", text, class_="stamp unfinished") for text in problems]
+    names = dict.fromkeys(plain(r.federation.get("name") or "unnamed data") for r in runs)
+    if len(names) > 1:
+        text = f"Different data ({', '.join(names)}): metrics of these runs cannot be compared."
+        stamps.append(tag("p", text, class_="stamp unfinished"))
     if any(not r.is_finished for r in runs):
         stamps.append(
             tag("p", "Not all runs are finished. This page changes by itself.", class_="stamp unfinished")

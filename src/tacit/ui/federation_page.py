@@ -131,9 +131,9 @@ class Federation:
             rows.append(
                 [
                     tag("code", r["job"][:SHORT]),
-                    plain(r["about"]),
+                    _about(r["about"]),
                     plain(r["by"]),
-                    r["asked"][:19].replace("T", " "),
+                    r["asked"][:16].replace("T", " "),
                     join(state),
                     count(r["answers"]),
                     join([self._decide(root, r, owner), _job_text(owner, r["job"])]),
@@ -260,6 +260,13 @@ class Federation:
         header = ["n", "time (UTC)", "kind", "job", ""]
         listed = table(header, rows, caption=f"The newest {count(len(rows))} entries.") if rows else None
         return Section("log", "Audit log", join([checked, listed]))
+
+
+def _about(text: str) -> Safe:
+    """What is asked: columns and ε first, settings in small letters below."""
+    parts = plain(text).split("; ")
+    rest = tag("small", "; ".join(parts[2:])) if len(parts) > 2 else None
+    return tag("div", "; ".join(parts[:2]), rest, class_="about")
 
 
 def _job_text(owner: Owner, digest: str) -> Safe | None:

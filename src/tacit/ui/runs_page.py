@@ -77,6 +77,7 @@ def row(root: str, entry: Entry) -> Safe:
             "td",
             tag("span", STATES[entry.state], class_=f"badge-state {entry.state}"),
             tag("small", truncate(plain(entry.problem), 200)) if entry.problem else None,
+            class_="state-cell",
         ),
         tag(
             "td",

@@ -105,12 +105,21 @@
     const after = order.slice(order.indexOf(key) + 1).map(find).find((other) => other && other.parentNode === home);
     home.insertBefore(node, after || null);
   };
-  // A button that is about to be pressed is not replaced under the pointer, for a while.
+  // What is being pressed is not replaced before it is released: the browser would take the press and the release
+  // for two elements, and there would be no click. Nor is a button under the pointer; both for a while only.
   const HOLD = 3000;
-  const held = new Map(); // key: [markup, when it arrived]
+  const held = new Map(); // key: [markup, order, when it arrived]
+  let pressed = null;
+  const release = () => {
+    pressed = null;
+    for (const [key, [markup, order]] of [...held]) update({ parts: { [key]: markup }, order });
+  };
+  addEventListener("pointerdown", (event) => { pressed = event.target; }, true);
+  for (const end of ["pointerup", "pointercancel", "dragend"]) addEventListener(end, () => setTimeout(release), true);
   const isHeld = (key, old) => {
-    if (!old || !old.querySelector("form.inline button:hover, form.inline button:active")) return false;
-    const since = held.has(key) ? held.get(key)[1] : Date.now();
+    const isBusy = old && ((pressed && old.contains(pressed)) || old.querySelector("form.inline button:hover, form.inline button:active"));
+    if (!isBusy) return false;
+    const since = held.has(key) ? held.get(key)[2] : Date.now();
     return Date.now() - since < HOLD;
   };
   const update = ({ parts, order }) => {
@@ -118,12 +127,12 @@
     for (const key of Object.keys(parts)) {
       const old = find(key), markup = parts[key];
       if (old && typing && old.contains(typing) && typing.value) continue; // a reason that is being written
-      if (markup === null) { if (old) old.remove(); continue; }
       if (isHeld(key, old)) {
-        if (!held.has(key)) setTimeout(() => { const [late] = held.get(key) || []; if (late) update({ parts: { [key]: late }, order }); }, HOLD);
-        held.set(key, [markup, held.has(key) ? held.get(key)[1] : Date.now()]);
+        if (!held.has(key)) setTimeout(() => { const late = held.get(key); if (late) update({ parts: { [key]: late[0] }, order: late[1] }); }, HOLD);
+        held.set(key, [markup, order, held.has(key) ? held.get(key)[2] : Date.now()]);
         continue;
       }
+      if (markup === null) { held.delete(key); if (old) old.remove(); continue; }
       held.delete(key);
       const node = parse(markup);
       if (old) { const kept = keep(old); old.replaceWith(node); window.tacitPage.enhance(node); restore(node, kept); }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -13,10 +14,10 @@ import torch
 import tacit
 from tacit import audit, boost, synth
 from tacit.config.audit import AuditLimits
-from tacit.errors import BadParameter, BadRun
+from tacit.errors import BadData, BadParameter, BadRun
 from tacit.jobs.audit.findings import Finding, ReleaseAudit
 from tacit.parties.ledger import Ledger
-from tests.cli.shell import answer
+from tests.cli.shell import answer, run
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,43 @@ def test_trees_that_memorize_are_refused_and_shallow_ones_pass(people):
     assert refused.findings[0].value > 0.7
     shallow = boost.train(parties, label="ill", trees=1, depth=1)
     assert audit.release(shallow, original=train, holdout=unseen).passed
+
+
+def test_trees_of_several_parties_are_as_safe_as_those_of_pooled_rows(people, tmp_path, capsys):
+    """The joint trees are those of pooled rows, so the same attack gets the same AUC; from files, too."""
+    terms = {"label": "ill", "trees": 20, "depth": 4, "learning_rate": 0.5, "min_rows": 5, "bins": 32}
+    whole = people.assign(id=[f"P{k:03d}" for k in range(400)])
+    clinic, lab = whole[["id", "age", "ill"]], whole[["id", "pulse"]].sample(frac=1, random_state=0)
+    joint = boost.train({"clinic": clinic[:200], "lab": lab[lab.id < "P200"]}, on="id", **terms)
+    original, holdout = {"clinic": clinic[:200], "lab": lab}, {"clinic": clinic[200:], "lab": lab}
+    found = audit.release(joint, original=original, holdout=holdout)
+    pooled = boost.train({"all": people[:200]}, **terms)
+    alike = audit.release(pooled, original=people[:200], holdout=people[200:].reset_index(drop=True))
+    assert found.findings[0].value == pytest.approx(alike.findings[0].value, abs=1e-9)
+    assert found.findings[0].value > 0.65
+    assert not found.passed
+    assert found.findings[0].adversary == "whoever gets the scores"
+    joint.save(tmp_path / "parts")
+    files = []
+    for option, tables in (("--original", original), ("--holdout", holdout)):
+        for name, table in tables.items():
+            table.to_csv(tmp_path / f"{name}{option}.csv", index=False)
+            files += [option, f"{name}={tmp_path / f'{name}{option}.csv'}"]
+    code, out, _ = run(capsys, "audit", str(tmp_path / "parts"), *files, "--json", "--quiet")
+    assert code == 2
+    assert json.loads(out)["findings"][0]["value"] == pytest.approx(alike.findings[0].value, abs=1e-9)
+    with pytest.raises(BadParameter, match="the rows of all of them"):
+        audit.release(joint, original=clinic, holdout=clinic)
+    with pytest.raises(BadData, match="no table of 'lab'"):
+        audit.release(joint, original=original, holdout={"clinic": clinic})
+    with pytest.raises(BadData, match="no table of 'clinic' with 'id' and 'ill'"):
+        audit.release(joint, original=original, holdout={**holdout, "clinic": clinic[["id", "age"]]})
+    with pytest.raises(BadData, match="no person in common"):
+        audit.release(joint, original=original, holdout={"clinic": clinic[:50], "lab": lab[lab.id > "P200"]})
+    with pytest.raises(BadParameter, match="is one table, not one for each party"):
+        audit.release(pooled, original=original, holdout=holdout)
+    code, _, err = run(capsys, "audit", str(tmp_path / "parts"), *files[:2], "--original", "lab.csv")
+    assert (code, "is not a file of one more party" in err) == (2, True)
 
 
 def test_a_split_network_is_audited_and_read_from_its_folder(tmp_path):

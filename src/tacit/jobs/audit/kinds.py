@@ -11,7 +11,7 @@ from ...config.audit import AuditLimits
 from ...errors import BadParameter, BadRun
 from ...parameters import nearest
 from .findings import ReleaseAudit
-from .others import audit_split, audit_trees
+from .others import audit_joint_trees, audit_split, audit_trees
 from .tables import audit_anonymized, audit_synthetic
 
 TABLES = (".csv", ".csv.gz", ".parquet")
@@ -19,6 +19,7 @@ ABOUT = {  # what else each kind takes
     "anonymized table": ("quasi", "sensitive", "hierarchies", "key"),
     "synthetic table": ("generator", "person"),
     "boosted trees": ("label",),
+    "boosted trees of several parties": (),
     "split network": ("rows", "y", "own"),
 }
 
@@ -51,8 +52,12 @@ def release_other(
     wrong = [name for name in given if name not in ABOUT[kind]]
     wrong += ["background"] if background is not None and kind != "anonymized table" else []
     if wrong:
-        allowed = ", ".join(ABOUT[kind])
+        allowed = ", ".join(ABOUT[kind]) or "original, holdout"
         raise BadParameter(f"audit: {wrong[0]}= does not belong to: {kind}. It takes {allowed}.")
+    joint = kind == "boosted trees of several parties"
+    for name, value in _tables(original, holdout, background).items():
+        if isinstance(value, Mapping) and not joint:
+            raise BadParameter(f"audit: {name}= of {kind} is one table, not one for each party.")
     original, holdout, background = (_read(t, kind) for t in (original, holdout, background))
     if kind == "anonymized table":
         return audit_anonymized(
@@ -69,6 +74,8 @@ def release_other(
         )
     if kind == "boosted trees":
         return audit_trees(run, original, holdout, given.get("label"), limits, budget)
+    if joint:
+        return audit_joint_trees(run, original, holdout, limits, budget)
     return audit_split(run, given.get("rows"), given.get("y"), given.get("own"), limits, budget, seed)
 
 
@@ -87,6 +94,8 @@ def _open(run: Any, given: Mapping[str, Any], holdout: Any) -> tuple[Any, str | 
         return run, "synthetic table"
     if name in ("BoostResult", "Booster"):
         return run, "boosted trees"
+    if name == "VerticalBoostResult":
+        return run, "boosted trees of several parties"
     if name == "SplitResult":
         return run, "split network"
     if isinstance(run, DataFrame):
@@ -110,6 +119,12 @@ def _open(run: Any, given: Mapping[str, Any], holdout: Any) -> tuple[Any, str | 
             ".json file of boosted trees."
         )
     if file.is_dir() and not (file / "events.jsonl").exists() and any(file.glob("*/part.json")):
+        from ..vertical.boost_parts import is_part
+
+        if any(is_part(part.parent) for part in file.glob("*/part.json")):
+            from ..vertical.boost_result import VerticalBoostResult
+
+            return VerticalBoostResult.load(file), "boosted trees of several parties"
         from ..vertical.split import SplitResult
 
         return SplitResult.load(file), "split network"
@@ -129,7 +144,11 @@ def _kind_of_table(given: Mapping[str, Any], holdout: Any) -> str:
 
 
 def _read(table: Any, kind: str) -> Any:
-    """A table, read from its file if it is one: of an anonymized table every cell as text, as published."""
+    """A table, or one for each party, read from its file if it is one: of an anonymized table every cell as
+    text, as published.
+    """
+    if isinstance(table, Mapping):
+        return {name: _read(value, kind) for name, value in table.items()}
     if not isinstance(table, str | Path):
         return table
     from ...data.table_files import read_table

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...audit import roc
 from ...config.audit import AuditLimits
+from ...data.identifiers import normal
 from ...errors import BadData, BadParameter
 from ...parties.ledger import Ledger
 from .findings import LEAST, Finding, ReleaseAudit, untested_members
 from .runs import claim_of
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
     from ...boost.model import Booster
+    from ...boost.objectives import Objective
     from ...boost.result import BoostResult
+    from ..vertical.boost_result import VerticalBoostResult
     from ..vertical.split import SplitResult
     from ..vertical.split_audit import Audit
 
@@ -53,7 +56,42 @@ def audit_trees(
             "and label=, the column that they predict."
         )
     started = time.monotonic()
-    curve = roc.Roc(_confidence(booster, original, label), _confidence(booster, holdout, label))
+    inside, outside = (_confidence(booster, frame, label) for frame in (original, holdout))
+    return _members(inside, outside, ledger, limits, budget, started, "boosted trees", "with the trees")
+
+
+def audit_joint_trees(
+    run: VerticalBoostResult,
+    original: Mapping[str, DataFrame] | None,
+    holdout: Mapping[str, DataFrame] | None,
+    limits: AuditLimits,
+    budget: float,
+) -> ReleaseAudit:
+    """Tell the people of the training by the scores that several parties' trees give them together."""
+    if not isinstance(original, Mapping) or not isinstance(holdout, Mapping):
+        raise BadParameter(
+            "audit: trees of several parties are attacked with the rows of all of them: those of training, "
+            "and others. Give original={party: table} and holdout={party: table}; on the command line "
+            "--original PARTY=FILE and --holdout PARTY=FILE for each party."
+        )
+    started = time.monotonic()
+    inside, outside = (_joint_confidence(run, tables) for tables in (original, holdout))
+    kind = "boosted trees of several parties"
+    return _members(inside, outside, run.ledger, limits, budget, started, kind, "with the score")
+
+
+def _members(
+    inside: np.ndarray,
+    outside: np.ndarray,
+    ledger: Ledger,
+    limits: AuditLimits,
+    budget: float,
+    started: float,
+    kind: str,
+    means: str,
+) -> ReleaseAudit:
+    """Return the audit of trees whose members are told by a confidence in their label."""
+    curve = roc.Roc(inside, outside)
     claim = claim_of(ledger, "row")
     works = curve.p_value < CERTAIN
     rate = curve.tpr_at(0.01)
@@ -64,10 +102,11 @@ def audit_trees(
         "" if claim is None else f"; the claimed ε allows at most {float(roc.ceiling(0.01, *claim)):.3f}"
     )
     allowed += untested_members(limits, len(curve.outside))
+    who = "anyone who has the model" if means == "with the trees" else "whoever gets the scores"
     finding = Finding(
-        "anyone who has the model",
+        who,
         "membership by loss",
-        "Tell whether a person's row was in the training set, with the trees and the row.",
+        f"Tell whether a person's row was in the training set, {means} and the row.",
         f"AUC {curve.auc:.3f} on {len(curve.inside)} members and {len(curve.outside)} others (chance: p = "
         f"{curve.p_value:.2g}), {rate:.3f} of members at 1% false alarms{allowed}",
         TREES_STOP,
@@ -79,7 +118,7 @@ def audit_trees(
         drawing=roc.draw("Membership of a row: loss", {"loss": curve}, claim),
     )
     shadow = Finding(
-        "anyone who has the model",
+        who,
         "membership by shadow models",
         "Not tried.",
         "trees are not trained again by this audit.",
@@ -87,23 +126,53 @@ def audit_trees(
         applies=False,
         details={"limit": None},
     )
-    return ReleaseAudit([finding, shadow], budget, limits, ledger, "boosted trees")
+    return ReleaseAudit([finding, shadow], budget, limits, ledger, kind)
 
 
 def _confidence(booster: Booster, frame: DataFrame, label: str) -> np.ndarray:
-    """[rows]: the margin of the true class over all others; of a regression, minus the absolute residual."""
     if label not in frame.columns:
         raise BadData(f"audit: there is no column {label!r}, the label, in the rows.")
     margin = booster.margins(booster.bins.encode(frame.drop(columns=label)))
-    if not booster.labels:
-        return np.asarray(-np.abs(booster.objective.predict(margin) - frame[label].to_numpy(float)))
-    place = {str(v): i for i, v in enumerate(booster.labels)}
-    y = np.array([place.get(str(v), -1) for v in frame[label]])
+    return _of_label(margin, frame[label], booster.labels, booster.objective)
+
+
+def _joint_confidence(run: VerticalBoostResult, tables: Mapping[str, DataFrame]) -> np.ndarray:
+    """Score the people whom all tables have, in the order of the label holder's."""
+    holder = next(p for p in run.parts.values() if p.has_label)
+    wanted = [p for p in run.parts.values() if p.bins.bins.features or p.has_label]
+    for part in wanted:
+        columns = list(tables[part.party].columns) if part.party in tables else None
+        needed = [part.id, *([part.label] if part.has_label else [])]
+        if columns is None or not set(needed) <= set(columns):
+            lacking = "" if columns is None else f" with {' and '.join(map(repr, needed))}"
+            raise BadData(
+                f"audit: there is no table of {part.party!r}{lacking}. Give those of "
+                f"{', '.join(p.party for p in wanted)}, with ids, and with the label where it was."
+            )
+    by_id = {}
+    for part in wanted:
+        ids = [normal(str(value)) for value in tables[part.party][part.id]]
+        table = tables[part.party].set_axis(ids)
+        by_id[part.party] = table[~table.index.duplicated()]
+    shared = [i for i in by_id[holder.party].index if all(i in table.index for table in by_id.values())]
+    if not shared:
+        raise BadData("audit: the tables have no person in common. Check the id columns.")
+    rows = {name: table.loc[shared].reset_index(drop=True) for name, table in by_id.items()}
+    margin = np.asarray(run.predict(rows, margin=True))
+    labels = rows[holder.party][holder.label]
+    return _of_label(margin.reshape(len(shared), -1), labels, holder.labels, holder.objective)
+
+
+def _of_label(margin: np.ndarray, given: Series, labels: Sequence[str], objective: Objective) -> np.ndarray:
+    """[rows]: the margin of the true class over all others; of a regression, minus the absolute residual."""
+    if not labels:
+        return np.asarray(-np.abs(objective.predict(margin) - given.to_numpy(float)))
+    place = {str(v): i for i, v in enumerate(labels)}
+    y = np.array([place.get(str(v), -1) for v in given])
     if (y < 0).any():
         raise BadData(
-            f"audit: the label has {str(frame[label].iloc[int((y < 0).argmax())])!r}, which the trees do "
-            f"not know; "
-            f"they know {', '.join(place)}."
+            f"audit: the label has {str(given.iloc[int((y < 0).argmax())])!r}, which the trees do "
+            f"not know; they know {', '.join(place)}."
         )
     if margin.shape[1] == 1:
         return np.where(y == 1, margin[:, 0], -margin[:, 0])

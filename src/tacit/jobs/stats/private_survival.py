@@ -11,7 +11,7 @@ import pandas as pd
 from ...parameters import bad
 from ...parties.ledger import Ledger
 from ...stats import noise_share, noisy_curves
-from ...stats.curves import median_time
+from ...stats.curves import median_time, note_rounding
 from ...stats.design import plain_level
 from ...stats.lifetimes import check_grid, describe_grid
 from ...stats.private_lifetimes import NoisyCounts, PrivateLifetimeProgram
@@ -99,6 +99,10 @@ def conclude_curves(
         f"Counts have noise for ε = {program.epsilon:g}; intervals include it. Rows after {times[-1]:g} are "
         "cut there."
     )
+    notes: tuple[str, ...] = (note,)
+    if kind == "survival":
+        risk = np.stack([noisy_curves.at_risk(exits) for exits in found.exits])
+        notes += note_rounding(np.stack([events[0] for events in found.events]), found.exits, risk)
     return Curves(
         kind,
         pd.concat(tables, ignore_index=True),
@@ -109,7 +113,7 @@ def conclude_curves(
         ledger,
         None,
         medians,
-        (note,),
+        notes,
     )
 
 

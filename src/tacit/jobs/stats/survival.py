@@ -78,6 +78,7 @@ def conclude_survival(
         )
         medians[str(group)] = curves.median_time(table)
         tables.append(with_group(table, group))
+    notes += curves.note_rounding(counts.events[0, :, 0], counts.exits[0], counts.at_risk[0])
     return _curves("survival", tables, counts, ledger, notes, medians, least)
 
 

@@ -17,17 +17,28 @@ def request_of(
     contract: Contract, p: Plan, read_template: Callable[[Path], Mapping[str, Any]] | None
 ) -> Request:
     t = contract.tables
+    columns, epsilon = _columns(t), _epsilon(t)
+    guards = tuple(stage["name"] for stage in t["guard"]) + ((PRIVATE,) if t["private"] is not None else ())
     return Request(
         "party",
         (t["server"],),
         tuple(t["parties"]),
         contract.text,
-        contract.describe(),
-        _columns(t),
-        tuple(stage["name"] for stage in t["guard"]) + ((PRIVATE,) if t["private"] is not None else ()),
-        _epsilon(t),
+        _about(contract, columns, epsilon),
+        columns,
+        guards,
+        epsilon,
         read_template,
     )
+
+
+def _about(contract: Contract, columns: tuple[str, ...] | None, epsilon: float | None) -> str:
+    """What an owner decides by, in a line; who asks and the number stand beside it, the whole job is shown on
+    request.
+    """
+    read = "rows as a script of this party reads them" if columns is None else f"columns {', '.join(columns)}"
+    private = "no ε that this party accounts for" if epsilon is None else f"ε at most {epsilon:g}"
+    return f"train on {read}; {private}; {contract.describe().partition(': ')[2]}"
 
 
 def _columns(t: Mapping[str, Any]) -> tuple[str, ...] | None:

@@ -603,6 +603,13 @@ def fits(
 
     if not any(True for _ in module.parameters()):
         raise BadParameter(f"{owner}: model {name!r} has no parameters, so there is nothing to train.")
+    lazy = [k for k, q in module.named_parameters() if torch.nn.parameter.is_lazy(q)]
+    if lazy:
+        raise BadParameter(
+            f"{owner}: {', '.join(map(repr, lazy[:3]))} of model {name!r} have no values before a first "
+            "batch (a lazy layer), and all parties must begin with the same. Call the model with a batch of "
+            "zeros first."
+        )
     if not any(q.requires_grad for q in module.parameters()):
         raise BadParameter(
             f"{owner}: every parameter of model {name!r} is frozen (requires_grad=False), so there is "

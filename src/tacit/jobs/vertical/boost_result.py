@@ -16,7 +16,7 @@ from ...errors import BadData, MissingFiles
 from ...parameters import bad
 from ...parties.ledger import Ledger
 from ...results import JobResult
-from .boost_parts import BoostPart, read_part
+from .boost_parts import BoostPart, read_any
 from .split import folder_of
 from .split_deployed import check_vacant
 
@@ -169,8 +169,9 @@ class VerticalBoostResult(JobResult):
 
     @classmethod
     def load(cls, path: str | Path) -> VerticalBoostResult:
-        """Read the parts of all parties that `save` wrote."""
-        parts = [read_part(f.parent) for f in sorted(Path(path).glob("*/part.json"))]
+        """Read the parts of all parties that `save` or `tacit boost` wrote; a helper's has no trees."""
+        found = [read_any(f.parent) for f in sorted(Path(path).glob("*/part.json"))]
+        parts = [p for p in found if isinstance(p, BoostPart)]
         if not parts:
             raise MissingFiles(f"there are no parts of boosted trees in {path}.")
         by_name = {p.party: p for p in parts}

@@ -135,7 +135,7 @@ class _Match:
         }
         if kit.directory is not None:
             value["ledger_of_party"] = str(kit.directory / NAME)
-        return _write_result(file, rows, out, ledger, value)
+        return write_result(file, rows, out, ledger, value)
 
     async def _run_and_conclude(self, me: Party) -> dict[str, Any]:
         result: dict[str, Any] = await self.program(me)
@@ -167,7 +167,7 @@ def _prepare(
         check_table_name(out, "psi: --out ")
     if kit.role == "hub":
         raise BadKit(f"this is the hub's kit; ids are matched by {', '.join(map(repr, kit.parties))}.")
-    names = _participants(kit, others)
+    names = participants(kit, others)
     first = receiver if receiver is not None else min(names)
     if first not in names:
         raise bad(
@@ -305,7 +305,7 @@ def match_here(
             runtime=runtime,
         )
     rows = sets[0].rows[result.rows["receiver"]] if "receiver" in result.rows else None
-    return _write_result(
+    return write_result(
         file,
         rows,
         out,
@@ -321,7 +321,7 @@ def match_here(
     )
 
 
-def _participants(kit: Kit, others: Sequence[str]) -> set[str]:
+def participants(kit: Kit, others: Sequence[str]) -> set[str]:
     """Return the participants: this party and those named, or all clients of the federation."""
     for name in others:
         if name not in kit.parties or name == kit.name:
@@ -349,7 +349,7 @@ def _read_values(file: str | Path, column: str, ids: IdSet) -> list[int]:
     return read_values(file, column)
 
 
-def _write_result(
+def write_result(
     file: str | Path, rows: np.ndarray | None, out: str | Path | None, ledger: Ledger, value: dict[str, Any]
 ) -> dict[str, Any]:
     if out is not None:

@@ -34,7 +34,10 @@ NONCE = 16
 UNREADABLE = "party {name!r} sent options that cannot be read."
 # what tells another party about ids: results, and evaluations of a function at its ids
 ANSWERS = frozenset(
-    {"Tags", "Outputs", "SharedIds", "Answers", "Hints", "SharedTags", "ReturnedIds", "OpenedCount"}
+    {
+        *("Tags", "Outputs", "SharedIds", "Answers", "Hints", "SharedTags", "ReturnedIds", "OpenedCount"),
+        "PreparedAnswers",
+    }
 )
 
 
