@@ -1,7 +1,7 @@
 """Attacks on models and updates: time of shadow models, quality of rebuilt rows, success by defense.
 
     python benchmarks/audit.py shadows      64 shadow models as one stack, against one after the other (digits)
-    python benchmarks/audit.py inversion    McMahan's CNN and DLG's LeNet on MNIST, batches of one: PSNR
+    python benchmarks/audit.py inversion    McMahan's CNN, DLG's LeNet on MNIST and CIFAR-10, batches of 1
     python benchmarks/audit.py defenses     share of rows rebuilt and members found, by defense (digits)
     python benchmarks/audit.py curves       rebuilding by noise, rows, local epochs and parties in a sum (digits)
     python benchmarks/audit.py linkage      people of Adult found by matching, by k
@@ -55,35 +55,55 @@ def shadows(count: int) -> None:
     print(f"ratio {alone / together:.1f}")
 
 
-def lenet() -> nn.Module:
-    sizes = ((1, 2), (12, 2), (12, 1))
+def lenet(channels: int, side: int) -> nn.Module:
+    """The LeNet of the DLG paper."""
+    sizes = ((channels, 2), (12, 2), (12, 1))
     layers = [nn.Sequential(nn.Conv2d(c, 12, 5, padding=2, stride=s), nn.Sigmoid()) for c, s in sizes]
     torch.manual_seed(0)
-    made = nn.Sequential(*layers, nn.Flatten(), nn.Linear(12 * 49, 10))
+    made = nn.Sequential(*layers, nn.Flatten(), nn.Linear(12 * (side // 4) ** 2, 10))
     for q in made.parameters():
         nn.init.uniform_(q, -0.5, 0.5)
     return made
 
 
+def mcmahan(channels: int, side: int, padding: int) -> nn.Module:
+    """The CNN of McMahan et al. 2017, on any images; on MNIST with padding it is `models.CNN`."""
+    torch.manual_seed(0)
+    left = side // 4 if padding else ((side - 4) // 2 - 4) // 2
+    return nn.Sequential(
+        *(nn.Conv2d(channels, 32, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(32, 64, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(64 * left**2, 512), nn.ReLU(), nn.Linear(512, 10)),
+    )
+
+
 def inversion(images: int, data_dir: str | None) -> None:
-    rows = data.mnist(data_dir=data_dir).rows
-    cases = {
-        "McMahan's CNN, cosine and total variation": (models.build("cnn", (1, 28, 28), 10, 0), "cosine", 200),
-        "DLG's LeNet, L-BFGS": (lenet(), "dlg", 600),
-    }
-    print(f"MNIST, batches of one, the first {images} training images")
-    for name, (model, method, steps) in cases.items():
-        start, each, ssim = time.process_time(), [], []
-        for k in range(images):
-            found = audit.invert(model, (rows.x[k : k + 1], rows.y[k : k + 1]), method=method, steps=steps)
-            each.append(found.psnr)
-            ssim.append(found.ssim or 0.0)
-        seconds = (time.process_time() - start) / images
-        share = sum(v > 30 for v in each) / images
-        print(
-            f"{name}: PSNR median {statistics.median(each):.1f} dB, lowest {min(each):.1f}, above 30 dB "
-            f"{share:.0%}, SSIM median {statistics.median(ssim):.3f}, {seconds:.1f} CPU s each"
-        )
+    for name, rows in (
+        ("MNIST", data.mnist(data_dir=data_dir).rows),
+        ("CIFAR-10", data.cifar10(data_dir=data_dir).rows),
+    ):
+        channels, side = rows.x.shape[1], rows.x.shape[-1]
+        cases = {
+            "McMahan's CNN, layer by layer": (mcmahan(channels, side, 2), "layers", 200),
+            "McMahan's CNN without padding, layer by layer": (mcmahan(channels, side, 0), "layers", 200),
+            "McMahan's CNN, cosine and total variation": (mcmahan(channels, side, 2), "cosine", 200),
+            "DLG's LeNet, L-BFGS": (lenet(channels, side), "dlg", 600),
+        }
+        print(f"{name}, batches of one, the first {images} training images")
+        for case, (model, method, steps) in cases.items():
+            start, each, ssim = time.process_time(), [], []
+            for k in range(images):
+                one = (rows.x[k : k + 1], rows.y[k : k + 1])
+                found = audit.invert(model, one, method=method, steps=steps)
+                each.append(found.psnr)
+                ssim.append(found.ssim or 0.0)
+            seconds = (time.process_time() - start) / images
+            share = sum(v > 30 for v in each)
+            print(
+                f"  {case}: PSNR median {statistics.median(each):.1f} dB, lowest {min(each):.1f}, above 30 dB "
+                f"{share} of {images}, SSIM median {statistics.median(ssim):.3f}, {seconds:.1f} CPU s each",
+                flush=True,
+            )
 
 
 def defenses() -> None:

@@ -123,6 +123,8 @@ def check_absent(path: str | Path) -> Path:
     file = Path(path)
     if file.exists():
         raise BadParameter(f"save: {file} already exists. Choose another name.")
+    if not file.absolute().parent.is_dir():
+        raise BadParameter(f"save: there is no directory {file.parent}. Create it first.")
     return file
 
 

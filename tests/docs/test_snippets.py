@@ -81,6 +81,14 @@ def test_every_block_says_what_it_is() -> None:
             )
 
 
+def test_code_of_other_projects_is_python_at_least() -> None:
+    """It is not run: those projects are not installed here. A misspelled line would mislead all the same."""
+    found = [(page, b) for page in PAGES for b in blocks(page.read_text()) if b.words == ("py",)]
+    assert len(found) > 4
+    for page, b in found:
+        compile(b.code, f"{page.name}, line {b.line}", "exec")
+
+
 def test_the_comparison_of_outputs_can_fail() -> None:
     assert alike("accuracy 0.951 ± 0.002", "accuracy   0.953 ± 0.001")
     assert alike("a 1\n…\n", "a 1\nb 2\nc 3")

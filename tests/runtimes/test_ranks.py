@@ -15,15 +15,27 @@ from hypothesis import strategies as st
 import tacit
 from tacit import algorithms, data
 from tacit.errors import BadFrame, BadParameter
+from tacit.jobs.train.plan import make_plan, prepare_stack
+from tacit.runtimes import shared_rounds
+from tacit.runtimes.cohort import Cohort
 from tacit.runtimes.ranks import (
     Heartbeats,
+    RankGroup,
     decode_frame,
     encode_frame,
     find_launch,
     first_host,
     tasks_per_node,
 )
-from tacit.runtimes.shared_rounds import NOBODY, STAY, deal
+from tacit.runtimes.shared_rounds import (
+    FULL_GPU,
+    IDLE_RATE,
+    NOBODY,
+    STAY,
+    RoundWork,
+    choose_ranks,
+    deal,
+)
 
 from . import rank_job
 from .launching import environment, run_ranks
@@ -296,3 +308,53 @@ def test_a_rank_without_heartbeats_is_lost_after_a_minute_of_this_clock() -> Non
     assert beats.find_lost([0, 1]) == 1
     counts[1] += 1
     assert beats.find_lost([0, 1]) is None
+
+
+# GPUs that ranks share --------------------------------------------------------------------------------------
+
+
+class OnGpus:
+    """A group of ranks as `choose_ranks` sees it: `machines` with `local` ranks and `gpus` GPUs each."""
+
+    def __init__(self, machines: int, local: int, gpus: int, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        self.group = object.__new__(RankGroup)
+        self.group.rank, self.group.size = 0, machines * local
+        self.group.local_rank, self.group.local_size = 0, local
+
+
+@pytest.mark.parametrize(
+    ("machines", "local", "gpus", "first"),
+    [(1, 4, 1, [0]), (1, 4, 2, [0, 1]), (2, 4, 1, [0, 4]), (2, 4, 2, [0, 1, 4, 5]), (1, 4, 4, [0, 1, 2, 3])],
+)
+def test_a_round_that_fills_a_gpu_is_computed_by_one_rank_of_each(
+    machines: int, local: int, gpus: int, first: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, everyone = OnGpus(machines, local, gpus, monkeypatch).group, list(range(machines * local))
+    assert choose_ranks(group, "cuda", FULL_GPU) == first
+    assert choose_ranks(group, "cuda", FULL_GPU / 2) == everyone  # small clients: the CPUs are the limit
+    assert choose_ranks(group, "cpu", FULL_GPU) == everyone
+
+
+def test_ranks_that_take_no_part_in_a_round_are_dealt_nothing() -> None:
+    rates = np.full(6, IDLE_RATE)
+    rates[[0, 3]] = 1.0
+    owner = deal([1.0] * 8, rates, [NOBODY] * 8)
+    assert sorted(owner.tolist()) == [0, 0, 0, 0, 3, 3, 3, 3]
+
+
+def test_a_stack_is_cut_for_the_ranks_that_share_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cohort of digits on a GPU of four ranks; what fills the GPU is set below and above its step."""
+    p = make_plan(rank_job.federation(), model="logistic", rounds=1, batch_size=8)
+    task, starts = prepare_stack([p])
+    cohort = Cohort(task, starts, [p.run()], "stack", memory=1e9)
+    cohort.ranks, cohort.device = OnGpus(1, 4, 1, monkeypatch).group, torch.device("cuda")
+    none = np.zeros(12, dtype=np.int64)
+    work = RoundWork(0, none, np.arange(12), none, none, {})
+    chunks = cohort.cut(work)
+    assert [len(c) for c in chunks] == [3, 3, 3, 3]
+    assert sorted(np.concatenate(chunks).tolist()) == list(range(12))
+    monkeypatch.setattr(shared_rounds, "FULL_GPU", 12 * 8 * 640.0)  # 12 clients, 8 rows, 64 × 10 weights
+    assert [len(c) for c in cohort.cut(work)] == [12]
+    monkeypatch.setattr(shared_rounds, "FULL_GPU", 12 * 8 * 660.0)
+    assert [len(c) for c in cohort.cut(work)] == [3, 3, 3, 3]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import tomli_w
 
 from tests.cli.shell import Role, answer, provision
 from tests.commands.test_party_owner import JOB
 
 from .conftest import served
+from .test_ui_browser import CONTRAST
 
 
 @pytest.fixture
@@ -58,6 +61,9 @@ def test_an_owner_approves_a_job_in_the_browser_and_the_coordinator_sees_who_is_
             assert "ε = 8" in page.inner_text("#account")
             assert "approval = true" in page.inner_text("#policy")
             watched.wait_for_selector("#connections tr:has-text('a') .connected", timeout=60_000)
+            page.set_viewport_size({"width": 375, "height": 700})
+            box = page.locator("#requests button:has-text('Deny')").bounding_box()
+            assert 0 <= box["x"] < box["x"] + box["width"] <= 375  # on a phone, too
             page.fill("#requests input[name=by]", "Ada")
             page.fill("#requests input[name=note]", "board of 12 May")
             page.once("dialog", lambda dialog: dialog.accept())
@@ -68,6 +74,15 @@ def test_an_owner_approves_a_job_in_the_browser_and_the_coordinator_sees_who_is_
             page.wait_for_selector("#requests .badge-state:has-text('ended')", timeout=60_000)
             watched.wait_for_selector("#connections .left >> nth=1", timeout=60_000)
             watched.wait_for_selector("#connections td:has-text('3 of 3')", timeout=60_000)
+            (job,) = {r["job"] for r in answer(capsys, "party", "requests", "--kit", "kits/a")["requests"]}
+            assert (
+                watched.locator(f"#connections code:text-is('{job[:12]}')").count() == 2
+            )  # both agreed to it
+            assert "A round has no deadline" in watched.inner_text("#connections")
+            for scheme in ("light", "dark"):
+                for tab in (page, watched):
+                    tab.emulate_media(color_scheme=scheme)
+                    assert tab.evaluate(CONTRAST) == []
             for context in {page.context, watched.context}:
                 context.close()
     finally:
@@ -109,4 +124,19 @@ def test_a_job_is_started_paused_and_resumed_from_the_page(
         page.wait_for_selector("#started .running", timeout=60_000)
         page.click("#started button:has-text('Pause')")
         page.wait_for_selector("#started .stopped", timeout=60_000)
+        page.context.close()
+
+
+def test_a_federation_of_a_thousand_parties_fits_the_screen(seen: Any, place: Path) -> None:
+    """The hub is not there: nobody's connection is known, and the page says why."""
+    file = place / "kits" / "server" / "party.toml"
+    table = tomllib.loads(file.read_text())
+    table["parties"] = ["server", *(f"p{k:04d}" for k in range(1000))]
+    file.write_text(tomli_w.dumps(table))
+    with served(place / "runs", kit=place / "kits" / "server") as address:
+        page = seen(address + "federation")
+        page.wait_for_selector("text=does not answer")
+        assert page.locator("#connections tbody tr").count() == 1001
+        assert page.locator("#connections .tall").bounding_box()["height"] < 600
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1280
         page.context.close()

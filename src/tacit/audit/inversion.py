@@ -148,6 +148,13 @@ def _distance(found: Sequence[Tensor], observed: Sequence[Tensor], kind: str) ->
     return 1 - dot / (norms[0] * norms[1]).clamp(min=1e-30)
 
 
+def compare_update(
+    module: nn.Module, x: Tensor, y: Tensor, client: ClientSteps, observed: Sequence[Tensor], loss: Loss
+) -> float:
+    """1 − the cosine of the angle between the observed update and that of these rows."""
+    return max(0.0, float(_distance(update_of(module, x, y, client, loss), observed, "cosine").detach()))
+
+
 def match_cosine(
     module: nn.Module,
     observed: Sequence[Tensor],

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import BadData
-from ..stats.columns import numbers, text_of
+from ..stats.columns import holds_numbers, is_number, numbers, text_of
 from ..stats.tables import check_columns
 
 MOST_CELLS = 256  # of a feature, the missing one included: a cell is one byte
@@ -36,6 +36,36 @@ def refuse_dates(column: pd.Series, who: str) -> None:
             f"the table of {who!r}: column {column.name!r} contains dates. Convert it to a number, like days "
             "since a date, or leave it out.",
             outside=f"its column {column.name!r} of the agreed job contains dates",
+        )
+
+
+def refuse_cells(column: pd.Series, who: str) -> None:
+    """Raise BadData if cells of a column are lists or the like, which have no text as a level."""
+    if column.dtype == object:
+        odd = [v for v in column.to_numpy() if isinstance(v, list | tuple | dict | set | np.ndarray)]
+        if odd:
+            kind = type(odd[0]).__name__
+            raise BadData(
+                f"the table of {who!r}: column {column.name!r} contains {kind} objects. Split it into "
+                "columns of numbers or text, or leave it out.",
+                outside=f"its column {column.name!r} of the agreed job contains neither numbers nor text",
+            )
+
+
+def refuse_mixed(column: pd.Series, who: str) -> None:
+    """Raise BadData if words stand among numbers: as a category, every number would be a level."""
+    if is_number(column) or pd.api.types.is_bool_dtype(column.dtype) or column.dtype == "category":
+        return
+    if holds_numbers(column):
+        return
+    known = column.dropna()
+    words = known[pd.to_numeric(known, errors="coerce").isna()]
+    if len(words) and 2 * len(words) < len(known):
+        raise BadData(
+            f"the table of {who!r}: column {column.name!r} contains {words.iloc[0]!r} among numbers. "
+            "Replace such cells by missing values; if it is a category, declare all: "
+            f"categories=[{column.name!r}, …].",
+            outside=f"its column {column.name!r} of the agreed job has words among numbers",
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
+from ..errors import BadData
 from ..parameters import bad
 from . import kernels
 from .bins import Bins
@@ -45,6 +46,11 @@ class Booster:
         With two classes the probability of the second, with more classes one column for each, otherwise the
         value. `margin` returns what comes before the sigmoid, softmax or exponential.
         """
+        if not isinstance(frame, pd.DataFrame):
+            raise BadData(
+                f"predict: expected a pandas DataFrame with the columns {', '.join(self.bins.names[:5])}"
+                f"{', …' if len(self.bins.names) > 5 else ''}; got {type(frame).__name__}."
+            )
         found = self.margins(self.bins.encode(frame), trees)
         if margin:
             return found if self.objective.outputs > 1 else found[:, 0]

@@ -16,8 +16,8 @@ import pandas as pd
 
 from ..errors import BadData
 from ..parameters import nearest
-from ..stats.columns import _natural, is_number, numbers, text_of
-from .bins import MOST_CELLS, MOST_LEVELS, Bins, Feature, refuse_dates
+from ..stats.columns import _natural, holds_numbers, is_number, numbers, text_of
+from .bins import MOST_CELLS, MOST_LEVELS, Bins, Feature, refuse_cells, refuse_dates, refuse_mixed
 from .cut_search import LEVELS, CutSearch, count_keys, count_rounded
 from .trees import Split
 
@@ -44,8 +44,14 @@ class OwnBins:
         features, merge = [], []
         for name in known:
             column = frame[name]
-            if name in categories or not (is_number(column) or pd.api.types.is_bool_dtype(column.dtype)):
+            is_numeric = (
+                is_number(column) or pd.api.types.is_bool_dtype(column.dtype) or holds_numbers(column)
+            )
+            if name in categories or not is_numeric:
                 refuse_dates(column, who)
+                refuse_cells(column, who)
+                if name not in categories:
+                    refuse_mixed(column, who)
                 counts = column.dropna().map(text_of).value_counts()
                 kept = [str(v) for v, n in counts.items() if n >= min_rows][:MOST_LEVELS]
                 feature = Feature(name, levels=tuple(sorted(kept, key=_natural)))

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from ..parameters import allowed, nearest
@@ -19,8 +19,11 @@ from ..parameters import allowed, nearest
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def with_options(options: dict[str, Any]) -> Callable[[F], F]:
-    """Decorate a function that takes `**options`: set its signature, its documentation, and refuse others."""
+def with_options(options: dict[str, Any], elsewhere: Mapping[str, str] | None = None) -> Callable[[F], F]:
+    """Decorate a function that takes `**options`: set its signature, its documentation, and refuse others.
+
+    `elsewhere` says which option has another name in a library that users come from.
+    """
 
     def decorate(function: F) -> F:
         own = inspect.signature(function)
@@ -39,7 +42,11 @@ def with_options(options: dict[str, Any]) -> Callable[[F], F]:
                 if name not in known:
                     raise TypeError(
                         f"{function.__name__}() got an unexpected keyword argument {name!r}. "
-                        f"{nearest(name, sorted(known))}"
+                        + (
+                            f"Here it is called {elsewhere[name]!r}."
+                            if elsewhere and name in elsewhere
+                            else nearest(name, sorted(known))
+                        )
                     )
             return function(*args, **given)
 

@@ -36,14 +36,14 @@ from ..engine.stacking import (
     differing,
     group_by_size,
     join_tables,
-    work,
 )
+from ..engine.stacking import work as multiplications
 from ..engine.task import Task
 from ..guard import Clients, Guard
 from .client_states import ClientStates
 from .fold import FoldEngine, Recorded, Stacked
 from .ranks import RankGroup
-from .shared_rounds import RoundWork, SharedRounds
+from .shared_rounds import RoundWork, SharedRounds, choose_ranks
 
 STACKED = ("stack", "streams")  # the engines that run several clients at once
 MANNERS = {"stack": "stacked", "streams": "side by side", "graph": "one by one", "each": "one by one"}
@@ -130,6 +130,7 @@ class Cohort:
             )
         self.memory = memory
         self.threads = _Thread()
+        self.step_work: float | None = None  # multiplications of one client's step
         self.per_row: int | None = None  # bytes that a row keeps for the backward pass
         # one core if the model draws random numbers, whose order matters
         self.cores = 1
@@ -461,13 +462,23 @@ class Cohort:
         # longest first, so that finished clients are at the end of the stack
         parts = [part[np.argsort(-steps[part], kind="stable")] for part in groups]
         if self.ranks is not None and self.device.type != "cpu":
-            parts = [part[q :: self.ranks.size] for part in parts for q in range(self.ranks.size)]
+            n = len(self.sharing(work))
+            parts = [part[q::n] for part in parts for q in range(n)]
         return [
             chunk
             for part in parts
             if len(part)
             for chunk in np.array_split(part, -(-len(part) // self._chunk(sizes[part], steps[part])))
         ]
+
+    def sharing(self, work: RoundWork) -> list[int]:
+        """The ranks that share a round."""
+        assert self.ranks is not None
+        if self.step_work is None:
+            sizes, _, _ = self.lengths(work)
+            self.step_work = multiplications(self.task, self.runs[0].batch_size or int(sizes.max(initial=1)))
+        side_by_side = len(work.who) if self.engine in STACKED else 1
+        return choose_ranks(self.ranks, self.device.type, self.step_work * side_by_side)
 
     def compute(
         self, work: RoundWork, chunks: list[np.ndarray], ahead: int = 0
@@ -699,7 +710,7 @@ class Cohort:
             return "graph" if gpu and not cannot_record(self.task, w, buffers) else "each"
         if engine == "each":
             return engine
-        step = work(self.task, self.runs[0].batch_size or 64) if engine != "stack" else 0.0
+        step = multiplications(self.task, self.runs[0].batch_size or 64) if engine != "stack" else 0.0
         if not gpu and step > STACK_BELOW:
             return "each"
         why = cannot_stack(self.task, w, buffers)

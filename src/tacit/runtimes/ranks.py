@@ -293,6 +293,12 @@ class RankGroup:
         """How many ranks of this machine share a GPU."""
         return -(-self.local_size // max(1, torch.cuda.device_count()))
 
+    @property
+    def first_on_gpu(self) -> list[int]:
+        """One rank of each GPU; every machine has as many ranks and GPUs as this one."""
+        gpus = max(1, torch.cuda.device_count())
+        return [q for q in range(self.size) if q % self.local_size < gpus]
+
     def _share_of_cores(self, q: int) -> int:
         """Cores for rank q: those it may use, divided by the ranks of its machine that use the same."""
         me = self.who[q]

@@ -20,6 +20,8 @@ def numbers(frame: pd.DataFrame, column: str) -> np.ndarray:
     """Return a column as float64. Missing values are NaN; infinities are refused."""
     series = frame[column]
     if not (pd.api.types.is_numeric_dtype(series.dtype) or pd.api.types.is_bool_dtype(series.dtype)):
+        if holds_numbers(series):
+            return numbers(pd.to_numeric(series).to_frame(column), column)
         texts = series[pd.to_numeric(series, errors="coerce").isna() & series.notna()]
         example = (
             f"row {texts.index[0]} has {texts.iloc[0]!r}" if len(texts) else f"its type is {series.dtype}"
@@ -33,6 +35,14 @@ def numbers(frame: pd.DataFrame, column: str) -> np.ndarray:
     if np.isinf(values).any():
         raise BadData(f"column {column!r} has infinite values. Replace or remove them.")
     return values
+
+
+def holds_numbers(series: pd.Series) -> bool:
+    """Whether a column of objects has numbers and missing values only, as joining tables leaves them."""
+    return series.dtype == object and all(
+        v is None or v is pd.NA or (isinstance(v, int | float | np.number) and not isinstance(v, bool))
+        for v in series.to_numpy()
+    )
 
 
 def known_values(column: pd.Series) -> list[Any]:

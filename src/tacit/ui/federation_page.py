@@ -16,7 +16,7 @@ from ..errors import TacitError
 from ..report.catalog import Entry
 from ..report.layout import Section, table, tile
 from ..report.markup import Safe, join, plain, tag
-from ..report.numbers import count, format_seconds, significant, truncate
+from ..report.numbers import count, format_seconds, is_finite, significant, truncate
 from ..report.page import Contents
 from ..report.records import RunRecord, read_run
 
@@ -112,11 +112,16 @@ class Federation:
             version = p.present.get(name, "") if p is not None else ""
             last, why = ("coordinates", "") if name == self.kit.server else _last_round(record, name)
             badge = tag("span", state, class_=f"badge-state {style}")
-            rows.append([name, badge, since, version, last, why])
-        header = ["party", "connection", "since", "version", "last round", "missing because"]
+            missed = _rounds_without(record, name)
+            rows.append([name, badge, since, version, _agreed(record, name), last, missed, why])
+        header = ["party", "connection", "since", "version", "agreed to", "last round", "without it"]
+        header.append("missing because")
         title = "Connections" if found is None else f"Connections; rounds of {plain(found[0].id)}"
         caption = "As the hub says; connections are shown to every party of the federation."
-        return Section("connections", title, table(header, rows, caption=caption))
+        body = [table(header, rows, caption=caption)]
+        if record is not None:
+            body.append(tag("p", _waits(record), class_="quiet"))
+        return Section("connections", title, join(body))
 
     # --- for the owner of a party ---------------------------------------------------------------------------
 
@@ -330,6 +335,31 @@ def _last_round(record: RunRecord | None, name: str) -> tuple[str, str]:
         elif event["round"]:
             last, why = event["round"], ""
     return (f"{count(last)} of {count(record.planned)}" if last else "none yet"), why
+
+
+def _rounds_without(record: RunRecord | None, name: str) -> str:
+    many = 0 if record is None else sum(name in (e.get("dropped") or {}) for e in record.rounds)
+    return count(many) if many else ""
+
+
+def _agreed(record: RunRecord | None, name: str) -> Safe | str:
+    """The number of the job: a party answers a round only of one that its owner agreed to."""
+    digest = "" if record is None else plain(record.last("contract").get("digest") or "")
+    has_answered = _last_round(record, name)[0] not in ("", "none yet")
+    return tag("code", digest[:SHORT]) if digest and has_answered else ""
+
+
+def _waits(record: RunRecord) -> str:
+    """How long a round waits for a party that is away."""
+    found = record.last("contract")
+    deadline, least = found.get("deadline"), found.get("at_least")
+    if not is_finite(deadline):
+        return "A round has no deadline: it waits until every party has answered."
+    needed = count(int(least)) if is_finite(least) else "all"
+    return (
+        f"A round waits {format_seconds(deadline)}, then goes on if answers of at least {needed} parties are "
+        "there. A party that comes back is asked again in the next round."
+    )
 
 
 def _coarse(p: Presence) -> Hashable:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from ...audit import inversion, similarity
 from ...audit.inversion import ClientSteps
+from ...audit.layers import invert_layers
 from ...audit.reconstruction import picture_shape
 from ...data.federation import Rows, check_one_label
 from ...errors import BadData, BadParameter
@@ -25,7 +26,9 @@ from ..train.plan import Plan
 from .runs import open_run, plan_of, rows_of
 from .uploads import View, module_at_start, observe, split_update
 
-METHODS = ("auto", "analytic", "dlg", "cosine")
+METHODS = ("auto", "analytic", "layers", "dlg", "cosine")
+SOLVED = 1e-4  # distance of the updates of rows that agree; a search that fails ends above 1e-3
+LAYER_STEPS = 5  # times `steps`, for each convolution
 TOLERANCE = 0.05  # of a column's spread
 
 
@@ -184,10 +187,11 @@ def invert(
     difference after − before; `rows`, `lr`, `batch_size` and `local_epochs` say how it was made, and lr=1
     with one step makes −update the gradient. `truth` are the rows to compare with.
 
-    "analytic" reads exact rows from a first linear layer; "dlg" (smooth activations) and "cosine" search rows
-    with the same update, `steps` long, from `tries` random starts; "auto" is "analytic" where it applies,
-    followed by "cosine" if rows are missing. Labels are inferred unless given. `bounds` are the range of
-    values, as known for images. `watch(done, all)` may return True to stop.
+    "analytic" reads exact rows from a first linear layer; "layers" solves a network of convolutions for one
+    row and one local step, layer by layer; "dlg" (smooth activations) and "cosine" search rows with the same
+    update, `steps` long, from `tries` random starts; "auto" is "analytic" or "layers" where they apply,
+    followed by "cosine" if rows are missing or their update differs. Labels are inferred unless given.
+    `bounds` are the range of values, as known for images. `watch(done, all)` may return True to stop.
 
     malicious="trap" or "imprint": the server sends a model whose first linear layer it prepared, so that
     large batches can be read exactly. `public` are rows that it knows, for the range of their means.
@@ -398,8 +402,15 @@ def _attack(
         if method == "analytic" or len(exact) == client.rows:
             return exact, y, "analytic", 0.0
     low, high = bounds or (-1.0, 1.0)
-    best: tuple[Tensor, float] | None = None
-    for k in range(tries):
+    best: tuple[Tensor, float, str] | None = None
+    if method == "layers" or (method == "auto" and not len(exact)):
+        best = _by_layers(module, view, shape, y, loss, bounds, steps, tries, seed, watch)
+        if best is None and method == "layers":
+            raise BadParameter(
+                "invert: 'layers' needs one row, one local step, and a network of convolutions followed by a "
+                "linear layer with a bias. Use method='cosine'."
+            )
+    for k in range(tries if best is None or (method == "auto" and best[1] > SOLVED) else 0):
         rng = torch.Generator().manual_seed(seed + k)
         start = low + (high - low) * torch.rand((client.rows, *shape), generator=rng)
         start[: len(exact)] = exact
@@ -421,9 +432,45 @@ def _attack(
             )
         )
         if best is None or found[1] < best[1]:
-            best = found
+            best = (*found, "dlg" if method == "dlg" else "cosine")
     assert best is not None
     made = best[0] if bounds is None else best[0].clamp(*bounds)
     if len(exact):  # what was read exactly stays exact
         made[: len(exact)] = exact
-    return made, y, "dlg" if method == "dlg" else "cosine", best[1]
+    return made, y, best[2], best[1]
+
+
+def _by_layers(
+    module: nn.Module,
+    view: View,
+    shape: tuple[int, ...],
+    y: Tensor,
+    loss: inversion.Loss,
+    bounds: tuple[float, float] | None,
+    steps: int,
+    tries: int,
+    seed: int,
+    watch: Callable[[int, int], bool | None] | None,
+) -> tuple[Tensor, float, str] | None:
+    """The closest row of `tries` searches layer by layer; None where the attack does not apply."""
+    best: tuple[Tensor, float, str] | None = None
+    if view.client.rows != 1 or len(view.client.batches()) != 1:
+        return None
+    for k in range(tries):
+        made = invert_layers(
+            module,
+            view.update,
+            shape,
+            steps=LAYER_STEPS * steps,
+            bounds=bounds,
+            seed=seed + k if k else None,
+            watch=watch,
+        )
+        if made is None:
+            return None
+        distance = inversion.compare_update(module, made, y, view.client, view.update, loss)
+        if best is None or distance < best[1]:
+            best = made, distance, "layers"
+        if distance <= SOLVED:
+            break
+    return best

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ...boost.agreement import Terms
-from ...boost.bins import MOST_LEVELS, refuse_dates
+from ...boost.bins import MOST_LEVELS, refuse_cells, refuse_dates, refuse_mixed
 from ...boost.objectives import Custom
 from ...boost.private_program import DEPTH, PRIVATE_OBJECTIVES, PrivateBoostProgram
 from ...boost.program import Boosted, BoostProgram
@@ -21,7 +21,7 @@ from ...errors import BadData, BadParameter
 from ...parameters import bad, check, nearest
 from ...parties.ledger import Ledger
 from ...stats import level_sketch
-from ...stats.columns import is_number, known_values, text_of
+from ...stats.columns import holds_numbers, is_number, known_values, text_of
 from ...stats.tables import check_columns, check_frames, tables_of
 from ..stats.run import run_sums
 
@@ -90,17 +90,23 @@ def make_terms(config: BoostConfig, frames: Mapping[str, pd.DataFrame]) -> Terms
         if config.features is not None
         else [str(c) for c in first.columns if c != config.label]
     )
+    _check_label(config.label, frames)
     for name, frame in frames.items():
         check_columns(frame, [config.label, *columns], name)
         for column in columns:
             refuse_dates(frame[column], name)
+            if config.epsilon is None:  # with it, no single row is a reason to refuse
+                refuse_cells(frame[column], name)
     if not columns:
         raise bad(OWNER, "features", columns, "at least one column")
     categories = config.categories
-    if categories is None:
-        categorical = [c for c in columns if not all(_is_numeric(f[c]) for f in frames.values())]
-    else:
+    if categories is not None:
         categorical = list(categories)
+    elif config.epsilon is not None:  # a bound makes a number, whatever a single row has
+        open_ones = [c for c in columns if c not in (config.bounds or {})]
+        categorical = [c for c in open_ones if not all(_is_numeric(f[c]) for f in frames.values())]
+    else:
+        categorical = [c for c in columns if _is_category(c, frames)]
     levels = _texts(categories) if isinstance(categories, Mapping) else {}
     labels = tuple(text_of(v) for v in config.labels or ())
     terms = declared_terms(config, columns, categorical, levels, labels)
@@ -146,8 +152,34 @@ def _texts(levels: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return {str(k): tuple(dict.fromkeys(text_of(v) for v in values)) for k, values in levels.items()}
 
 
+def _check_label(label: str, frames: Mapping[str, pd.DataFrame]) -> None:
+    having = [name for name, frame in frames.items() if label in frame.columns]
+    if having and len(having) < len(frames):
+        missing = next(name for name in frames if name not in having)
+        raise BadData(
+            f"{OWNER}: the table of {missing!r} has no label {label!r}, that of {having[0]!r} has. Parties "
+            "with the same columns all have it. For other columns of the same people give on=, the id column."
+        )
+
+
+def _is_category(name: str, frames: Mapping[str, pd.DataFrame]) -> bool:
+    """Whether a column that is not declared is a category; raise BadData if parties differ about it."""
+    known = {who: frame[name] for who, frame in frames.items() if frame[name].notna().any()}
+    texts = [who for who, column in known.items() if not _is_numeric(column)]
+    for who in texts:
+        refuse_mixed(known[who], who)
+    numeric = [who for who in known if who not in texts]
+    if texts and numeric:
+        example = known[texts[0]].dropna().iloc[0]
+        raise BadData(
+            f"{OWNER}: column {name!r} is a number at {numeric[0]!r} and text at {texts[0]!r} ({example!r}). "
+            f"Convert it at one of them; if it is a category, declare all: categories=[{name!r}, …]."
+        )
+    return bool(texts)
+
+
 def _is_numeric(column: pd.Series) -> bool:
-    return is_number(column) or pd.api.types.is_bool_dtype(column.dtype)
+    return is_number(column) or pd.api.types.is_bool_dtype(column.dtype) or holds_numbers(column)
 
 
 def _count_levels(frames: Mapping[str, pd.DataFrame], terms: Terms) -> int:

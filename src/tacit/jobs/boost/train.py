@@ -20,7 +20,27 @@ from .horizontal import train_horizontal
 ONLY_VERTICAL = {k: f for k, f in VERTICAL_BOOST_OPTIONS.items() if k not in BOOST_OPTIONS}
 
 
-@with_options({**BOOST_OPTIONS, **ONLY_VERTICAL})
+# of XGBoost, LightGBM and scikit-learn
+ELSEWHERE = {
+    **dict.fromkeys(("n_estimators", "num_boost_round", "num_round", "max_iter", "rounds"), "trees"),
+    **dict.fromkeys(("max_depth",), "depth"),
+    **dict.fromkeys(("eta", "lr"), "learning_rate"),
+    **dict.fromkeys(("reg_lambda", "l2_regularization"), "l2"),
+    **dict.fromkeys(("reg_alpha", "alpha"), "l1"),
+    **dict.fromkeys(("max_bin", "max_bins"), "bins"),
+    **dict.fromkeys(("max_leaves", "num_leaves", "max_leaf_nodes"), "leaves"),
+    **dict.fromkeys(("grow_policy",), "grow"),
+    **dict.fromkeys(("min_split_loss",), "gamma"),
+    **dict.fromkeys(("min_data_in_leaf", "min_child_samples", "min_samples_leaf"), "min_rows"),
+    **dict.fromkeys(("early_stopping_rounds", "n_iter_no_change"), "early_stopping"),
+    **dict.fromkeys(("monotone_constraints", "monotonic_cst"), "monotone"),
+    **dict.fromkeys(("scale_pos_weight",), "class_weight"),
+    **dict.fromkeys(("categorical_feature", "categorical_features"), "categories"),
+    **dict.fromkeys(("target",), "label"),
+}
+
+
+@with_options({**BOOST_OPTIONS, **ONLY_VERTICAL}, ELSEWHERE)
 def train(
     fed: Any,
     *,

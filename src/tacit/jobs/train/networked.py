@@ -124,7 +124,8 @@ class NetworkedTrainer(MessageTrainer):
         self.min_rows = 0 if agreed is None or agreed.small != "drop" else agreed.min_rows
         self.shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] | None = None
         if isinstance(self.through, Deployed):
-            self.start_events = {"contract": {"digest": self.contract.digest}}
+            waits = {"deadline": self.within, "at_least": self.at_least}
+            self.start_events = {"contract": {"digest": self.contract.digest, **waits}}
             self.preparation = preparing.program_of(self.plan, self.through.layout)
             self.notes = (
                 *self.notes,

@@ -1,0 +1,83 @@
+"""Tables that would be misread, and calls that users of other libraries make."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import tacit
+from tacit.errors import BadData, BadParameter
+
+RNG = np.random.default_rng(0)
+TABLE = pd.DataFrame({"x": RNG.normal(size=120).round(2), "z": RNG.integers(0, 5, 120)})
+TABLE["y"] = (TABLE["x"] + RNG.normal(size=120) > 0).astype(int)
+FEW = {"label": "y", "trees": 2, "depth": 2}
+
+
+def parties(table: pd.DataFrame = TABLE) -> dict[str, pd.DataFrame]:
+    return {"a": table[:60].reset_index(drop=True), "b": table[60:].reset_index(drop=True)}
+
+
+def test_a_column_of_numbers_at_one_party_and_text_at_another_is_refused():
+    """Before, every number became a level of a category, in silence."""
+    mixed = parties()
+    mixed["b"]["z"] = mixed["b"]["z"].map(lambda v: f"level {v}")
+    with pytest.raises(BadData, match=r"'z' is a number at 'a' and text at 'b' \('level"):
+        tacit.boost.train(mixed, **FEW)
+    assert tacit.boost.train(mixed, **FEW, categories=["z"]).rows == 120
+
+
+def test_a_word_among_numbers_is_refused_and_categories_of_words_are_not():
+    found = TABLE.assign(z=TABLE["z"].astype(object).where(TABLE.index != 70, "unknown"))
+    with pytest.raises(BadData, match="table of 'b': column 'z' contains 'unknown' among numbers"):
+        tacit.boost.train(parties(found), **FEW)
+    people = found.assign(id=[f"p{k}" for k in range(120)])
+    tables = {"a": people[["id", "y", "x"]], "b": people[["id", "z"]]}
+    with pytest.raises(BadData, match="contains 'unknown' among numbers"):
+        tacit.boost.train(tables, on="id", **FEW)
+    codes = TABLE.assign(z=[["3a", "4b", "7"][k % 3] for k in range(120)])
+    assert tacit.boost.train(parties(codes), **FEW).rows == 120
+
+
+def test_with_an_epsilon_no_cell_is_a_reason_to_refuse():
+    """A neighbor with one word, one list or no value among declared numbers trains as well."""
+    private = {"epsilon": 1.0, "labels": [0, 1], "bounds": {"x": (-4, 4), "z": (0, 5)}}
+    for cell in ("unknown", [1, 2], None, np.inf):
+        column = TABLE["z"].astype(object)
+        column.at[3] = cell
+        assert tacit.boost.train(parties(TABLE.assign(z=column)), **FEW, **private).booster.rounds == 2
+
+
+def test_a_party_without_values_does_not_make_a_category():
+    known = parties()
+    known["b"]["z"] = None
+    model = tacit.boost.train(known, **FEW)
+    assert model.booster.bins.features[1].levels is None
+
+
+def test_cells_that_are_lists_are_refused_by_column():
+    with pytest.raises(BadData, match="column 'w' contains list objects"):
+        tacit.boost.train(parties(TABLE.assign(w=[[1, 2]] * 120)), **FEW)
+
+
+def test_a_label_at_one_party_only_names_on():
+    with pytest.raises(BadData, match=r"has no label 'y'.*give on=, the id column"):
+        tacit.boost.train({"a": TABLE, "b": TABLE[["x"]]}, **FEW)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("eta", "learning_rate"), ("n_estimators", "trees"), ("max_depth", "depth"), ("reg_lambda", "l2")],
+)
+def test_names_of_xgboost_are_translated(theirs, ours):
+    with pytest.raises(TypeError, match=f"{theirs}'. Here it is called '{ours}'"):
+        tacit.boost.train(parties(), label="y", **{theirs: 1})
+
+
+def test_prediction_needs_a_table(tmp_path):
+    model = tacit.boost.train(parties(), **FEW)
+    with pytest.raises(BadData, match="DataFrame with the columns x, z; got ndarray"):
+        model.predict(TABLE[["x", "z"]].to_numpy())
+    with pytest.raises(BadParameter, match="there is no directory"):
+        model.save(tmp_path / "none" / "model.json")
