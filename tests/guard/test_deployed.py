@@ -17,8 +17,7 @@ from tacit import data
 from tacit.crypto.digest import Digests
 from tacit.errors import BudgetSpent, ProtocolError
 from tacit.guard import Clip, Noise, Quantize, SecAgg
-from tacit.jobs.train import guards, party_rows
-from tacit.jobs.train import member as members
+from tacit.jobs.train import client_work, guards, party_rows
 from tacit.jobs.train.contract import Agreement, Contract, NotAgreed
 from tacit.jobs.train.elsewhere import Deployed
 from tacit.jobs.train.plan import make_plan, make_task
@@ -147,15 +146,15 @@ def test_a_party_gives_no_answer_beyond_the_rounds_and_the_epsilon_it_agreed_to(
     contract = Contract.of(p, None, "server", list(FED.rows.x.shape[1:]))
     party_rows.save_rows(FED, 0, tmp_path / "rows")
 
-    def started(run: str) -> members.ClientWork:
+    def started(run: str) -> client_work.ClientWork:
         ours = Agreement(FED.name, "server", FED.parties, contract, "agreed.toml")
-        made = members.ClientWork(
+        made = client_work.ClientWork(
             FED.parties[0], {"folder": str(tmp_path / "rows")}, tmp_path / "state", "", ours
         )
         made.prepare(joining.Work(contract.text, run))
         return made
 
-    def answer(work: members.ClientWork, r: int) -> None:
+    def answer(work: client_work.ClientWork, r: int) -> None:
         down = {"w": start["w"] + r}
         assert work.admit("update", r, Digests(down))
         work.local(r, down)

@@ -18,7 +18,7 @@ import tacit
 from tacit import algorithms, data, guard, pace
 from tacit.errors import BadParameter, BadRun, PartyFailed
 from tacit.jobs.train import networked
-from tacit.jobs.train.member import Memory
+from tacit.jobs.train.client_memory import Memory
 from tacit.jobs.train.party_rows import load_rows, save_rows
 
 

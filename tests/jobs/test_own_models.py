@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import tacit
-from tacit.jobs.train.member import ClientWork
+from tacit.jobs.train.client_work import ClientWork
 from tacit.protocols import joining
 from tests.security.lying_server import JOB, Attacker, play
 

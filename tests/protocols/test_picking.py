@@ -15,7 +15,7 @@ import tacit
 from tacit import aggregate, data, models, selection
 from tacit.algorithms import FedPSO
 from tacit.errors import BadJob, PartyFailed
-from tacit.jobs.train import deployed, networked, party_rows
+from tacit.jobs.train import client_work, deployed, networked, party_rows
 from tacit.jobs.train import member as members
 from tacit.jobs.train.contract import Contract
 from tacit.jobs.train.plan import make_plan
@@ -375,7 +375,7 @@ def test_a_party_with_a_kit_that_sends_an_invalid_or_foreign_score_is_refused(sc
     last = fed().parties[-1]
 
     async def liar(me):
-        work = members.ClientWork(me.name, {"folder": str(tmp_path / "3")}, tmp_path / "state", "")
+        work = client_work.ClientWork(me.name, {"folder": str(tmp_path / "3")}, tmp_path / "state", "")
 
         async def play():
             await work.prepared.wait()

@@ -18,10 +18,11 @@ import torch
 
 from tacit.algorithms.types import State
 from tacit.jobs.train import deployed, guards
+from tacit.jobs.train.client_work import ClientWork
 from tacit.jobs.train.contract import Contract
 from tacit.jobs.train.elsewhere import Deployed
 from tacit.jobs.train.hidden_sums import HiddenSum
-from tacit.jobs.train.member import ClientWork, member
+from tacit.jobs.train.member import member
 from tacit.jobs.train.plan import make_plan, make_task
 from tacit.parties.party import Party
 from tacit.protocols import joining, rounds

@@ -26,8 +26,7 @@ from hypothesis import strategies as st
 from tacit import data, guard
 from tacit.crypto.agree import Identity
 from tacit.errors import TacitError
-from tacit.jobs.train import member as members
-from tacit.jobs.train import party_rows
+from tacit.jobs.train import client_work, party_rows
 from tacit.jobs.train.contract import Agreement, Contract
 from tacit.jobs.train.plan import make_plan, make_task
 from tacit.parties.ledger import Ledger
@@ -223,7 +222,7 @@ def run(actions: list[Any]) -> tuple[list[Seen], Ledger]:
 
         async def program(me: Any) -> None:
             for _ in range(len(actions) + 1):  # its owner restarts it after a refusal
-                work = members.ClientWork(
+                work = client_work.ClientWork(
                     NAMES[k], {"folder": str(folder / "rows")}, folder / "state", "", ours
                 )
                 work.prepare(joining.Work(CONTRACT.text, "run"))

@@ -18,8 +18,9 @@ import tacit
 from tacit import __version__, algorithms, data, pace
 from tacit.errors import BadData, BadJob, MissingFiles, ProtocolError
 from tacit.jobs.train import networked, party_rows
+from tacit.jobs.train.client_work import ClientWork
 from tacit.jobs.train.contract import Contract
-from tacit.jobs.train.member import ClientWork, member, run_alongside
+from tacit.jobs.train.member import member, run_alongside
 from tacit.jobs.train.party_rows import read_layout, read_rows
 from tacit.protocols import buffered, joining, rounds
 from tacit.runtimes.inprocess import InProcess

@@ -24,8 +24,7 @@ from tacit.jobs.owner import (
 )
 from tacit.jobs.stats import deployed as stats
 from tacit.jobs.stats.queries import read_query
-from tacit.jobs.train import deployed
-from tacit.jobs.train import member as members
+from tacit.jobs.train import client_work, deployed
 from tacit.jobs.train.member import member
 from tacit.parties.party import Party
 from tacit.protocols import joining, sum_program
@@ -227,7 +226,7 @@ def test_the_policy_outranks_the_job_file_that_the_party_was_started_with(
     policy: str, job: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "min_rows" not in policy:
-        monkeypatch.setattr(members, "read_party_table", lambda *given: pytest.fail("rows were read"))
+        monkeypatch.setattr(client_work, "read_party_table", lambda *given: pytest.fail("rows were read"))
 
     async def program(server: Attacker) -> Any:
         return await server.offer(["a"])
@@ -247,8 +246,8 @@ def test_a_job_that_nobody_approved_gets_nothing_and_approving_a_does_not_approv
 ) -> None:
     """The owner approves job A while the server waits with job B, and offers A only afterwards."""
     reads: list[str] = []
-    real = members.read_party_table
-    monkeypatch.setattr(members, "read_party_table", lambda *g: (reads.append("rows"), real(*g))[1])
+    real = client_work.read_party_table
+    monkeypatch.setattr(client_work, "read_party_table", lambda *g: (reads.append("rows"), real(*g))[1])
     waiting, approved = asyncio.Event(), asyncio.Event()
     seen: dict[str, Any] = {}
 
@@ -328,7 +327,7 @@ def test_a_sum_that_is_not_allowed_is_not_answered_and_the_server_gets_a_fixed_s
 
 
 def test_a_step_of_a_preparation_is_in_the_log_before_it_is_answered(owner: Owner) -> None:
-    work = object.__new__(members.ClientWork)
+    work = object.__new__(client_work.ClientWork)
     work.owner, work.contract = owner, SimpleNamespace(digest=REQUEST.digest)  # type: ignore[assignment]
     owner.ask(REQUEST)
     with pytest.raises(JobRefused, match="is not approved"):

@@ -24,8 +24,8 @@ from tacit.data.pipeline import Pipeline
 from tacit.data.preparation import CELLS, _value
 from tacit.errors import ProtocolError
 from tacit.jobs.train import preparing
+from tacit.jobs.train.client_work import ClientWork
 from tacit.jobs.train.contract import Contract
-from tacit.jobs.train.member import ClientWork
 from tacit.jobs.train.party_rows import read_layout
 from tacit.jobs.train.record import STATISTICS, Record
 from tacit.protocols import joining, rounds, secagg, sum_of_all, sum_program

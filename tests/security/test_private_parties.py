@@ -17,10 +17,10 @@ import torch
 
 from tacit.accounting.account_file import AccountFile
 from tacit.accounting.mixture import mixed_epsilon
-from tacit.jobs.train import deployed
+from tacit.jobs.train import client_work, deployed
 from tacit.jobs.train import member as members
+from tacit.jobs.train.client_work import ClientWork
 from tacit.jobs.train.contract import Contract
-from tacit.jobs.train.member import ClientWork
 from tacit.jobs.train.party_rows import read_rows
 from tacit.jobs.train.record import Record
 from tacit.protocols import joining, rounds
@@ -76,7 +76,7 @@ def test_without_the_stored_answer_every_question_would_be_another_draw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control of the test above: the account then ends it, after as many draws as there are rounds."""
-    monkeypatch.setattr(members.RowPrivacy, "stored", lambda self, r, content: None)
+    monkeypatch.setattr(client_work.RowPrivacy, "stored", lambda self, r, content: None)
     updates: list[torch.Tensor] = []
 
     async def attack(server: Attacker) -> None:

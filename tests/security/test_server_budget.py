@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tacit.jobs.train import deployed
+from tacit.jobs.train import client_work, deployed
 from tacit.jobs.train import member as members
 from tacit.jobs.train.counts import blank_tally
 from tacit.jobs.train.hidden_sums import HiddenCounts
@@ -124,7 +124,7 @@ def test_13_and_15_nobody_is_told_anothers_rows_and_no_figure_is_one_partys(tmp_
     write_files(tmp_path, SIZES)
     (tmp_path / "job.toml").write_text(GUARDED)
     seen: list[set[str]] = []
-    admit = members.ClientWork.admit
+    admit = client_work.ClientWork.admit
 
     def look(self: Any, kind: str, r: int, sent: Any) -> bool:
         seen.append(set(sent.vectors))
@@ -153,7 +153,7 @@ def test_13_and_15_nobody_is_told_anothers_rows_and_no_figure_is_one_partys(tmp_
             return result
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(members.ClientWork, "admit", look)
+        patch.setattr(client_work.ClientWork, "admit", look)
         result = asyncio.run(run())
     assert set().union(*seen) == {
         "w",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tacit.jobs.train import member as members
+from tacit.jobs.train import client_work
 from tacit.jobs.train.contract import Contract
 from tacit.protocols import buffered, joining, rounds
 from tests.security.lying_server import (
@@ -62,7 +62,7 @@ def test_1_and_8_any_other_contract_than_the_agreed_one_is_refused_before_a_row_
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    monkeypatch.setattr(members, "read_party_table", lambda *given: read.append("rows"))
+    monkeypatch.setattr(client_work, "read_party_table", lambda *given: read.append("rows"))
     answers: dict[str, Any] = {}
 
     async def attack(server: Attacker) -> None:
@@ -148,7 +148,7 @@ def test_8_and_14_without_an_agreed_job_default_limits_apply(
     changes: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    monkeypatch.setattr(members, "read_party_table", lambda *given: read.append("rows"))
+    monkeypatch.setattr(client_work, "read_party_table", lambda *given: read.append("rows"))
     answers: dict[str, Any] = {}
 
     async def attack(server: Attacker) -> None:

@@ -318,7 +318,7 @@ class Programs:
         return dataclasses.replace(self.plan.through, seed=self.plan.seed)
 
     def _job(self, k: int) -> dict[str, Any]:
-        from .member import code_spec, model_spec
+        from .from_job import code_spec, model_spec
 
         p, g = self.plan, self.plan.topology
         exchanges = []
@@ -369,7 +369,7 @@ class Programs:
 
 async def node(me: Any, *, place: str, job: str, share: float, works: int, vectors: State) -> dict[str, Any]:
     """Run the program of a node: its own rows, its own model, its neighbors' names."""
-    from .member import member_from_job
+    from .from_job import member_from_job
 
     settings = json.loads(job)
     member = member_from_job(me.name, place, settings)

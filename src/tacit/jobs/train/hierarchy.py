@@ -293,7 +293,7 @@ class Programs:
         return [[self.plan.fed.parties[k] for k in self.trainer._chosen(members, r)] for r in self.rounds]
 
     def _job(self, e: int) -> dict[str, Any]:
-        from .member import code_spec, model_spec
+        from .from_job import code_spec, model_spec
 
         p, guards = self.plan, self.trainer.guards
         members = [p.fed.parties[k] for k in self.trainer.groups[0][e]]
@@ -329,7 +329,7 @@ async def client(
     me: Any, *, place: str, job: str, boss: str, identities: Mapping[str, Any] | None = None
 ) -> None:
     """Run the program of a client: that of rounds.py, with its edge as the server."""
-    from .member import member_from_job
+    from .from_job import member_from_job
 
     settings = json.loads(job)
     member = member_from_job(me.name, place, settings)
@@ -357,7 +357,7 @@ async def edge(
     me: Any, *, boss: str, blocks: list[list[int]], job: str, server: State, chosen: list[list[str]]
 ) -> None:
     """Run the program of an edge: a server to its clients, and a client of the level above."""
-    from .member import algorithm_from_job, task_from_job
+    from .from_job import algorithm_from_job, task_from_job
     from .messages import server_step
 
     settings = json.loads(job)

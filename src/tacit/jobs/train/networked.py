@@ -40,8 +40,9 @@ from .client import run_simulated
 from .contract import Contract
 from .counts import blank_tally, unpack_tally
 from .elsewhere import Deployed, Elsewhere
+from .from_job import code_spec, model_spec
 from .guards import layout_of_plan as layout_of
-from .member import code_spec, member, model_spec, run_alongside
+from .member import member, run_alongside
 from .messages import SERVER, MessageTrainer, Uploads
 from .objective import balance_classes
 from .own_loop import METRICS, own_names
