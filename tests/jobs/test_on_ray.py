@@ -39,7 +39,9 @@ def cluster() -> Iterator[None]:
     import ray
 
     local = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
-    ray.init(address="local", num_cpus=2, num_gpus=1, **local)
+    # workers import this package; which entries of sys.path Ray hands on depends on who started this process
+    env = {"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2])}}
+    ray.init(address="local", num_cpus=2, num_gpus=1, runtime_env=env, **local)
     yield
     ray.shutdown()
 
