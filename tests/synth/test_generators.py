@@ -223,7 +223,7 @@ def test_a_file_cut_off_is_refused(tmp_path):
 
 
 def test_saving_to_an_unwritable_path_is_refused(tmp_path):
-    with pytest.raises(BadParameter, match="there is no directory .*Create it first"):
+    with pytest.raises(BadParameter, match=r"there is no directory .*Create it first"):
         synth.Independent().fit(example()[0]).save(tmp_path / "no" / "where")
 
 
