@@ -391,6 +391,7 @@ def test_other_packages_are_declared():
         "grpcio": "grpc",
         "dp-accounting": "dp_accounting",
         "mlflow-skinny": "mlflow",
+        "presidio-analyzer": "presidio_analyzer",
     }
     known = {imports.get(name, name) for name in names} | {"tacit", *sys.stdlib_module_names}
     strangers = {(a.source, a.target) for a in all_arrows() if a.target.split(".")[0] not in known}

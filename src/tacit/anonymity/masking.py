@@ -1,6 +1,6 @@
 """Masking of text columns: names, ids, dates and contact data become words like [NAME].
 
-Found by rules, without a model: patterns for e-mail addresses, web and network addresses, telephone numbers,
+Found by rules: patterns for e-mail addresses, web and network addresses, telephone numbers,
 IBANs (ISO 13616, with checksum), payment cards (Luhn), dates and ids, and names from lists: those that the
 owner gives, those of other columns of the table (whose text it is), and words after a title ("Dr. Smith").
 
@@ -8,9 +8,8 @@ Rules find what they describe. A name in no list, a nickname, a rare disease or 
 stay in the text, so a masked text is still personal data: publish it only where a person has read it. Words
 that are also names (May, Rose) are masked too.
 
-Microsoft's Presidio (MIT) is no dependency. Without a language model, and none is on PyPI, its patterns find
-nothing in the examples of `test_masking.py` that these rules do not, and it asks the network for a list of
-domains.
+A language model on the owner's disk finds more names, places and organizations, and also misses some
+(`model=`, text_models.py: Presidio with a spaCy pipeline). What the rules find stays as it is.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas
@@ -27,6 +27,7 @@ import pandas
 from ..errors import BadData
 from ..parameters import bad, nearest
 from .classes import check_columns
+from .text_models import Found, load_model
 
 MONTHS = (
     "january|february|march|april|may|june|july|august|september|october|november|december|jan|feb|mar|apr|jun|"
@@ -98,6 +99,7 @@ RULES = (
     _Rule("name", re.compile(rf"(?i:\b(?:{TITLES})\b\.?)((?:\s+{NAME}){{1,3}})"), group=1),
 )
 KINDS = tuple(dict.fromkeys(r.kind for r in RULES))
+MODEL_KINDS = ("place", "organization")  # found by a model only
 
 
 class Span(NamedTuple):
@@ -129,8 +131,17 @@ def split_names(names: Iterable[str]) -> frozenset[str]:
     return frozenset(w for w in words | parts if len(w) > 1)
 
 
-def find_spans(text: str, names: frozenset[str] = frozenset(), kinds: Sequence[str] = KINDS) -> list[Span]:
-    """The places to mask, in order and without overlap. `names` are words from `split_names`."""
+def find_spans(
+    text: str,
+    names: frozenset[str] = frozenset(),
+    kinds: Sequence[str] = KINDS,
+    find: Callable[[str], list[Found]] | None = None,
+) -> list[Span]:
+    """Return the parts to mask, in order and without overlap.
+
+    `names` are words from `split_names`. `find` is a model (`load_model`); what it finds is masked where no
+    rule does.
+    """
     spans: list[Span] = []
     taken = bytearray(len(text))
 
@@ -157,6 +168,13 @@ def find_spans(text: str, names: frozenset[str] = frozenset(), kinds: Sequence[s
                 or any(p in names for p in re.split(r"['’\-]", word) if len(p) > 1)
             ):
                 take(match.start(), match.start() + len(own), "name")
+    for found in () if find is None else find(text):
+        if found.kind in kinds:
+            for free in re.finditer(rb"\0+", taken[found.start : found.end]):  # a rule may mask a part of it
+                start, end = (found.start + place for place in free.span())
+                core = re.search(r"\w(?:.*\w)?", text[start:end], re.DOTALL)  # no spaces or points around it
+                if core is not None:
+                    take(start + core.start(), start + core.end(), found.kind)
     return sorted(spans)
 
 
@@ -166,23 +184,31 @@ def mask_text(
     *,
     names: Iterable[str] = (),
     names_from: Sequence[str] = (),
-    kinds: Sequence[str] = KINDS,
+    kinds: Sequence[str] | None = None,
+    model: str | Path | None = None,
+    language: str = "en",
 ) -> MaskedText:
     """Replace names, ids, dates and contact data in text columns by [NAME], [ID], [DATE] and so on.
 
     `names` are names to look for. `names_from` are columns of the table with names: every name in them is
-    looked for in every row. `kinds` are some of email, url, iban, card, date, ip, id, phone, name. Nulls stay
-    nulls. What no rule describes stays in the text; have somebody read it.
+    looked for in every row. `model` is a spaCy pipeline of `language`, a folder or an installed package; its
+    entities are masked beside what the rules find (extra `text`; nothing is downloaded). `kinds` are some of
+    email, url, iban, card, date, ip, id, phone, name, and with a model place and organization (default: all).
+    Nulls stay nulls. What neither describes stays in the text; have somebody read it.
     """
     columns = check_columns(frame, columns, "columns", "mask_text")
     names_from = check_columns(frame, names_from, "names_from", "mask_text", may_be_empty=True)
     if isinstance(names, str):
         raise bad("mask_text", "names", names, "a list of names")
-    unknown = [k for k in kinds if k not in KINDS]
+    known = KINDS if model is None else KINDS + MODEL_KINDS
+    kinds = known if kinds is None else kinds
+    unknown = [k for k in kinds if k not in known]
     if unknown:
-        raise bad(
-            "mask_text", "kinds", unknown[0], "some of " + ", ".join(KINDS), nearest(unknown[0], list(KINDS))
-        )
+        allowed = "some of " + ", ".join(known)
+        if unknown[0] in MODEL_KINDS:
+            allowed += f". {unknown[0].capitalize()}s are found by a model: give model="
+        raise bad("mask_text", "kinds", unknown[0], allowed, nearest(unknown[0], list(known)))
+    find = None if model is None else load_model(model, language)
     listed = split_names([*names, *(str(v) for c in names_from for v in frame[c].dropna().unique())])
     out = frame.copy(deep=False)
     counts: dict[str, Counter[str]] = {}
@@ -201,7 +227,7 @@ def mask_text(
                 masked.append(text)
                 continue
             parts, at = [], 0
-            for span in find_spans(text, listed, kinds):
+            for span in find_spans(text, listed, kinds, find):
                 parts += [text[at : span.start], f"[{span.kind.upper()}]"]
                 at = span.end
                 counter[span.kind] += 1

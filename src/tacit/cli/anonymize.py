@@ -179,6 +179,17 @@ def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
             help="with --mask: columns of the table with names, which are looked for in every row",
         ),
         arg(
+            "--text-model",
+            metavar="MODEL",
+            help="with --mask: a spaCy pipeline on this machine, a folder or an installed package such as "
+            "en_core_web_lg, that finds more names, places and organizations; nothing is downloaded",
+        ),
+        arg(
+            "--text-language",
+            metavar="CODE",
+            help="with --text-model: the language of the texts (default: en)",
+        ),
+        arg(
             "--points",
             metavar="X,Y",
             help="coordinates, which become a quasi-identifier `cell`: squares of at least k people, small "
@@ -393,8 +404,12 @@ def _anonymize(args: argparse.Namespace) -> Answer:
 
 
 def _check_mask(args: argparse.Namespace) -> None:
-    if (args.names or args.names_from) and not args.mask:
-        raise BadParameter("anonymize: --names and --names-from need --mask: the text columns to mask.")
+    if (args.names or args.names_from or args.text_model) and not args.mask:
+        raise BadParameter(
+            "anonymize: --names, --names-from and --text-model need --mask: the text columns to mask."
+        )
+    if args.text_language and not args.text_model:
+        raise BadParameter("anonymize: --text-language needs --text-model: the pipeline for that language.")
 
 
 def _mask(frame: DataFrame, args: argparse.Namespace) -> MaskedText:
@@ -412,7 +427,14 @@ def _mask(frame: DataFrame, args: argparse.Namespace) -> MaskedText:
         except (OSError, UnicodeDecodeError) as error:
             raise BadData(f"--names {args.names} cannot be read as UTF-8 text: {error}.") from None
     columns = parse_columns(args.mask, "--mask")
-    return mask_text(frame, columns, names=names, names_from=parse_columns(args.names_from, "--names-from"))
+    return mask_text(
+        frame,
+        columns,
+        names=names,
+        names_from=parse_columns(args.names_from, "--names-from"),
+        model=args.text_model,
+        language=args.text_language or "en",
+    )
 
 
 def _format_masked(masked: MaskedText) -> str:
