@@ -44,6 +44,7 @@ from .hierarchy import weighted_mean
 if TYPE_CHECKING:
     from ..parties.party import Party
 
+MOST_STARTS = 100  # of an edge in one exchange: each is answered with the whole model
 Vectors = dict[str, Tensor]
 Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
@@ -111,9 +112,16 @@ async def server(
     async def ask(name: str, t: int, until: type[Message]) -> Message:
         """Send an edge its turn, again whenever it was restarted, until it answers."""
         await me.send(name, EdgeTurn(job, t, mean))
+        starts = 0
         while True:
             answer = await me.recv(name, EdgeHere, EdgeModel, EdgeDone)
             if isinstance(answer, EdgeHere):
+                starts += 1
+                if starts > MOST_STARTS:
+                    raise ProtocolError(
+                        f"edge {name!r} said {starts} times in one exchange that it was started. Each time it "
+                        "is sent the model; look at its log, and start again without it."
+                    )
                 if answer.job != job:
                     raise ProtocolError(
                         f"edge {name!r} runs another job than this server (digests {answer.job[:16]} and "
