@@ -56,6 +56,16 @@ def test_a_party_without_values_does_not_make_a_category():
     assert model.booster.bins.features[1].levels is None
 
 
+def test_whole_numbers_larger_than_64_bits_are_numbers():
+    """They ended in a RecursionError. One that no float holds is infinite."""
+    column = TABLE["z"].astype(object)
+    column.at[3] = 10**30
+    assert tacit.boost.train(parties(TABLE.assign(z=column)), **FEW).rows == 120
+    column.at[3] = 10**400
+    with pytest.raises(BadData, match="infinite values"):
+        tacit.boost.train(parties(TABLE.assign(z=column)), **FEW)
+
+
 def test_cells_that_are_lists_are_refused_by_column():
     with pytest.raises(BadData, match="column 'w' contains list objects"):
         tacit.boost.train(parties(TABLE.assign(w=[[1, 2]] * 120)), **FEW)

@@ -129,7 +129,7 @@ def test_messages_of_the_wrong_size_are_refused() -> None:
     receiver, sender = connected()
     columns, pending = receiver.request(5, os.urandom)
     for wrong in (b"", columns[:-1], columns + bytes(128)):
-        with pytest.raises(ProtocolError, match=f"{len(wrong)} bytes for 28400 transfers; expected 454400"):
+        with pytest.raises(ProtocolError, match=f"{len(wrong)} bytes for 28400 transfers; expected 458512"):
             sender.answer(5, wrong, os.urandom)
     sums, _ = sender.answer(5, columns, os.urandom)
     for wrong in (b"", sums[:-16], sums + bytes(16)):

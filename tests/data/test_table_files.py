@@ -139,6 +139,19 @@ def test_separator_and_byte_order_mark_are_recognized(tmp_path: Path, separator:
     assert read_table(tmp_path / "t.csv")["b"].tolist() == [f"y{separator} z", "w"]
 
 
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_a_name_with_a_line_break_is_read(tmp_path: Path, separator: str) -> None:
+    """As spreadsheets write it. It ended in an internal error: KeyError."""
+    file = tmp_path / "t.csv"
+    rows = [["id", '"income\n(a month)"', 'size 5" pipe'], ["007", "3", "1.5"], ["008", "4", "2.5"]]
+    file.write_text("".join(separator.join(row) + "\n" for row in rows))
+    assert read_header(file) == (("id", "income\n(a month)", 'size 5" pipe'), separator, False)
+    table = read_table(file)
+    assert table["income\n(a month)"].tolist() == [3, 4]
+    assert table['size 5" pipe'].tolist() == [1.5, 2.5]
+    assert pd.concat(read_chunks(file))["id"].tolist() == ["007", "008"]
+
+
 @pytest.mark.parametrize(
     ("name", "pack"), [("t.csv.gz", gzip.compress), ("t.csv.bz2", bz2.compress), ("t.csv.xz", lzma.compress)]
 )

@@ -209,3 +209,19 @@ def test_a_restarted_server_asks_again_and_a_restarted_edge_gets_the_mean_it_mis
 
     run(server, e=behind, f=waiting)
     assert sorted(g["w"][0].item() for g in got) == [4.0, 4.0, 7.0]
+
+
+def test_an_edge_that_says_again_and_again_that_it_started_is_not_sent_the_model_without_end() -> None:
+    turns = 0
+
+    async def liar(me: Any) -> None:
+        nonlocal turns
+        for _ in range(tree.MOST_STARTS + 50):
+            await me.send("server", EdgeHere("job"))
+        while True:
+            await me.recv("server", EdgeTurn)
+            turns += 1
+
+    text = failure(Above(("e",)), e=liar)
+    assert f"edge 'e' said {tree.MOST_STARTS + 1} times in one exchange that it was started" in text
+    assert turns <= tree.MOST_STARTS + 1

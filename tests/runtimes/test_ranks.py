@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -334,6 +336,22 @@ def test_a_round_that_fills_a_gpu_is_computed_by_one_rank_of_each(
     assert choose_ranks(group, "cuda", FULL_GPU) == first
     assert choose_ranks(group, "cuda", FULL_GPU / 2) == everyone  # small clients: the CPUs are the limit
     assert choose_ranks(group, "cpu", FULL_GPU) == everyone
+
+
+def test_a_resumed_run_shares_its_rounds_as_the_first_one_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a batch size, a round of large clients fills a GPU and one of small ones does not, whichever round
+    a process computes first.
+    """
+    cohort: Any = object.__new__(Cohort)
+    cohort.task, cohort.engine, cohort.device = object(), "each", torch.device("cuda")
+    cohort.ranks = OnGpus(1, 4, 1, monkeypatch).group
+    cohort.runs = [SimpleNamespace(batch_size=None)]
+    monkeypatch.setattr("tacit.runtimes.cohort.multiplications", lambda task, batch: batch * FULL_GPU / 1000)
+    cohort.lengths = lambda work: (np.array(work.sizes), None, None)
+    rounds = [SimpleNamespace(who=[0], sizes=[1000]), SimpleNamespace(who=[0], sizes=[10])]
+    for order in (rounds, rounds[::-1]):
+        cohort.row_work = None
+        assert {tuple(w.sizes): cohort.sharing(w) for w in order} == {(1000,): [0], (10,): [0, 1, 2, 3]}
 
 
 def test_ranks_that_take_no_part_in_a_round_are_dealt_nothing() -> None:

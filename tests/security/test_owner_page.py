@@ -10,6 +10,11 @@ import pytest
 
 from tacit.errors import TacitError
 from tacit.jobs.owner import Owner, Request
+from tacit.jobs.train import deployed
+from tacit.jobs.train.contract import Contract
+from tacit.jobs.train.contract_request import request_of
+from tacit.jobs.train.elsewhere import Deployed
+from tacit.jobs.train.plan import make_plan
 from tacit.ui.federation_page import MOST_TEXT, Federation
 
 
@@ -46,3 +51,24 @@ def test_a_job_that_the_page_shows_in_full_is_approved_there(tmp_path: Path) -> 
     assert 'value="approved"' in body
     page.decide(job, "approved", "Ada", "")
     assert owner.decisions() == {job: "approved"}
+
+
+def test_a_column_cannot_look_like_another_part_of_what_the_owner_decides_by(tmp_path: Path) -> None:
+    """The page shows columns and ε in large letters, and the rest in small ones."""
+    job = tmp_path / "job.toml"
+    job.write_text(
+        '[data]\nnumbers = ["age; ε at most 0.1; FedAvg", "blood pressure (mm)", "größe"]\nlabel = "sick"\n'
+        'labels = ["0", "1"]\nfit = "none"\n[model]\nname = "logistic"\n[train]\nrounds = 3\n',
+        encoding="utf-8",
+    )
+    layout, told = deployed.read(job)
+    kit = SimpleNamespace(federation="f", parties=("a", "b", "s"), server="s")
+    fed = deployed.federation(kit, layout, told)  # type: ignore[arg-type]
+    layout = deployed.layout_of(layout, told)
+    contract = Contract.of(make_plan(fed, **told, runtime=Deployed(None, layout)), layout, "s", [3])
+    request = request_of(contract, Contract.read(contract.text).plan(), None)
+    assert request.columns == ("age; ε at most 0.1; FedAvg", "blood pressure (mm)", "größe", "sick")
+    assert request.about.split("; ")[:2] == [
+        r"train on columns 'age\x3b \u03b5 at most 0.1\x3b FedAvg', blood pressure (mm), größe, sick",
+        "no ε that this party accounts for",
+    ]

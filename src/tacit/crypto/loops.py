@@ -67,8 +67,8 @@ def add_products(out, factors, tables):
 
 @njit(cache=True, nogil=True)
 def grow(parents, left, right, children, sums):
-    """The children of each tree's nodes, left ⊕ parent and right ⊕ parent, as many as `children` has room
-    for; and the sums of those on either side.
+    """The children of each tree's first nodes, left ⊕ parent and right ⊕ parent, as many as `children` has
+    room for; and the sums of those on either side.
     """
     for t in range(children.shape[0]):
         for j in range(children.shape[1]):
@@ -77,6 +77,19 @@ def grow(parents, left, right, children, sums):
                 v ^= right[t, j >> 1, c] if j & 1 else left[t, j >> 1, c]
                 children[t, j, c] = v
                 sums[t, j & 1, c] ^= v
+
+
+@njit(cache=True, nogil=True)
+def add_chosen(sums, rows, draws):
+    """Add each row (two words) to those of 64 or 128 sums that the bits of its draws name."""
+    for j in range(rows.shape[0]):
+        a, b = rows[j, 0], rows[j, 1]
+        for w in range(draws.shape[1]):
+            bits = draws[j, w]
+            for k in range(64):
+                chosen = NONE - (bits >> np.uint64(k) & ONE)
+                sums[64 * w + k, 0] ^= a & chosen
+                sums[64 * w + k, 1] ^= b & chosen
 
 
 @njit(cache=True, nogil=True)

@@ -1,7 +1,7 @@
 """Vector oblivious linear evaluation over B = GF(2^64), with messages that hardly grow with its length.
 
     receiver (random a, c)                                  sender (random δ ∈ B², b)        c = b ⊕ δ·a
-      |--- Noise(T0 ⊕ T1 ⊕ choices) ------------------------->|   1  correlated transfers with offset δ
+      |--- Noise(T0 ⊕ T1 ⊕ choices; check) ------------------>|   1  correlated transfers with offset δ
       |<-- Trees(both sums of each level; corrections) -------|   2  t trees, of which it learns all leaves
       |                                                       |      but one; there, c = b ⊕ δ·(its noise)
       both: multiply by the code                              |   3  sparse noise becomes pseudorandom a
@@ -19,8 +19,16 @@ linear test has a bias of at most (1 − .20)^400 < 2^-128. (For values in a fie
 binary one.) Even if the code were one over GF(2), so that 64 binary syndromes had the same noise positions,
 an information set would need fewer than 64 of 400 positions, which has probability 2^-148 (Porwal et al.:
 Interleaved Prange, PQCrypto 2022). The distance is an estimate, as in the paper, not a theorem. A receiver's
-view hides δ as that of 128 base transfers does (`ot`). Both parties are semi-honest: a sender that sends
-wrong sums makes c wrong where the noise is, and may learn from a visible failure where it is not.
+view hides δ as that of 128 base transfers does (`ot`), also if it deviates:
+- choices that differ between columns would show bits of δ. 128 public random sums of the rows of T0, whose
+  terms follow from the columns sent, and of the choices, must agree at the sender (Keller, Orsini, Scholl:
+  Actively Secure OT Extension with Optimal Overhead, CRYPTO 2015, with the bit matrix of Roy: SoftSpokenOT,
+  CRYPTO 2022, as hash; 128 more transfers hide the choices). Who guesses g bits of δ knows them, and is
+  detected otherwise: probability 2^-g.
+- a place outside of a tree would leave no leaf unknown, and δ in plain sight. So each tree also has the nodes
+  beside its right border: they are not grown, and are part of the correction.
+A sender that deviates is not detected: wrong sums make c wrong where the noise is, and it may learn from a
+visible failure where it is not.
 """
 
 from __future__ import annotations
@@ -45,6 +53,7 @@ WEIGHT, STATE = 21, 24  # ones in a row of the expander, random taps of the conv
 LEAST = 1 << 14  # the shortest vector that is generated: shorter codes have a smaller distance
 ROWS = 1 << 20  # rows of the expander at a time
 SUM = 16  # bytes of an element of B²
+CHECK = BASE * SUM + BASE // 8  # bytes of the sums of the check: of rows, and of choices
 _CODE = hashlib.sha256(b"tacit expand-convolute code 1").digest()  # public: seeds the code
 
 
@@ -73,9 +82,14 @@ class VoleLayout:
         return POSITIONS * (WORD + self.depth)
 
     @property
+    def rows(self) -> int:
+        """Transfers, with those that hide the choices in the check."""
+        return self.transfers + BASE
+
+    @property
     def columns(self) -> int:
-        """Bytes of the receiver's message."""
-        return BASE * self.transfers // 8
+        """Bytes of the receiver's columns."""
+        return BASE * self.rows // 8
 
     @property
     def sums(self) -> int:
@@ -83,7 +97,7 @@ class VoleLayout:
         return POSITIONS * (2 * self.depth + 1) * SUM
 
     def widths(self) -> Iterator[tuple[int, int]]:
-        """Yield (shift, nodes) of each level below the root; nodes that have no leaf are not kept."""
+        """Yield (shift, nodes) of each level below the root; nodes that have no leaf are not grown."""
         for shift in range(self.depth - 1, -1, -1):
             yield shift, (self.block - 1 >> shift) + 1
 
@@ -99,18 +113,27 @@ class VoleReceiver:
         layout = VoleLayout(length)
         places = np.frombuffer(draw(8 * POSITIONS), np.uint64) % np.uint64(layout.block)
         values = np.frombuffer(draw(8 * POSITIONS), np.uint64)
+        return self.ask(layout, places, values, draw)
+
+    def ask(
+        self, layout: VoleLayout, places: np.ndarray, values: np.ndarray, draw: group.Draw
+    ) -> tuple[bytes, PendingVole]:
+        """The same, for these noise positions and their values."""
         path = places[:, None] >> np.arange(layout.depth - 1, -1, -1, dtype=np.uint64) & np.uint64(1)
         # at each level the receiver may learn the sum that does not contain its place
         sides = (1 - path).astype(np.uint8)
-        choices = np.concatenate([values.view(np.uint8), pack(sides.reshape(-1))])
+        hiding = np.frombuffer(draw(BASE // 8), np.uint8)
+        choices = np.concatenate([values.view(np.uint8), pack(sides.reshape(-1)), hiding])
         t0 = self.zeros.take(len(choices))
         columns = self.ones.take(len(choices))
         columns ^= t0
         columns ^= choices
-        first, self.count = self.count, self.count + 1
-        return columns.tobytes(), PendingVole(
-            layout, places.astype(np.int64), values, sides, transpose(t0), bind(self.session, first)
-        )
+        about, self.count = bind(self.session, self.count), self.count + 1
+        rows, message = transpose(t0), columns.tobytes()
+        draws = _check_draws(layout, about, message)
+        chosen = np.unpackbits(choices, bitorder="little").astype(bool)
+        sums = _add_rows(rows, draws).tobytes() + _add_choices(chosen, draws).tobytes()
+        return message + sums, PendingVole(layout, places.astype(np.int64), values, sides, rows, about)
 
 
 @dataclass(frozen=True)
@@ -133,27 +156,27 @@ class PendingVole:
                 f"expected {layout.sums}."
             )
         sums = np.frombuffer(message, np.uint64).reshape(POSITIONS, -1, 2)
-        pad = ot.pads(
-            self.rows[WORD * POSITIONS :], _tweaks(POSITIONS * layout.depth), _transfer_key(self.about)
-        )
+        path = self.rows[WORD * POSITIONS : layout.transfers]
+        pad = ot.pads(path, _tweaks(len(path)), _transfer_key(self.about))
         known = pad.view(np.uint64).reshape(POSITIONS, layout.depth, 2)
         keys, nodes = _node_keys(self.about), np.zeros((POSITIONS, 1, 2), np.uint64)
-        for level, (shift, width) in enumerate(layout.widths()):
+        ends, width = np.zeros((POSITIONS, 2), np.uint64), 1
+        for level, (shift, wider) in enumerate(layout.widths()):
+            ends ^= _add_ends(nodes, width)
             nodes, totals = _grow(nodes, keys, width)
-            on = self.places >> shift  # the node without a value
+            width, on = wider, self.places >> shift  # the node without a value
             beside, side = on ^ 1, self.sides[:, level]
-            inside = beside < width
-            was = np.where(inside[:, None], nodes[trees, np.where(inside, beside, 0)], 0)  # meaningless
+            was = nodes[trees, beside]  # meaningless
             value = sums[trees, 2 * level + side] ^ known[:, level] ^ totals[trees, side] ^ was
             totals[trees, 1 - side] ^= nodes[trees, on]
             totals[trees, side] = sums[trees, 2 * level + side] ^ known[:, level]
             nodes[trees, on] = 0
-            nodes[trees[inside], beside[inside]] = value[inside]
-        nodes[trees, self.places] = sums[:, -1] ^ totals[:, 0] ^ totals[:, 1] ^ _combine(self.rows)
+            nodes[trees, beside] = value
+        nodes[trees, self.places] = sums[:, -1] ^ totals[:, 0] ^ totals[:, 1] ^ ends ^ _combine(self.rows)
         noise = np.zeros((layout.noise, 1), np.uint64)
         noise[trees * layout.block + self.places, 0] = self.values
         a = multiply_by_code(noise, layout.length)
-        return a[:, 0], multiply_by_code(nodes.reshape(-1, 2), layout.length)
+        return a[:, 0], multiply_by_code(_leaves(nodes, layout), layout.length)
 
 
 class VoleSender:
@@ -171,26 +194,48 @@ class VoleSender:
     def answer(self, length: int, message: bytes, draw: group.Draw) -> tuple[bytes, np.ndarray]:
         """(message to the receiver, b: words (length, 2))."""
         layout = VoleLayout(length)
-        if len(message) != layout.columns:
+        if len(message) != layout.columns + CHECK:
             raise ProtocolError(
-                f"received {len(message)} bytes for {layout.transfers} transfers; expected {layout.columns}."
+                f"received {len(message)} bytes for {layout.transfers} transfers; expected "
+                f"{layout.columns + CHECK}."
             )
-        q = np.frombuffer(message, np.uint8).reshape(BASE, -1) & self.mask
+        columns, sums = message[: layout.columns], message[layout.columns :]
+        q = np.frombuffer(columns, np.uint8).reshape(BASE, -1) & self.mask
         q ^= self.columns.take(q.shape[1])
         rows, about = transpose(q), bind(self.session, self.count)
         self.count += 1
+        self._check(rows, _check_draws(layout, about, columns), sums)
+        return self._grow_trees(layout, rows, about, draw)
+
+    def _check(self, rows: np.ndarray, draws: np.ndarray, sums: bytes) -> None:
+        theirs = np.frombuffer(sums, np.uint8)
+        chosen = np.unpackbits(theirs[BASE * SUM :], bitorder="little").astype(bool)
+        expected = theirs[: BASE * SUM].reshape(BASE, SUM) ^ np.where(chosen[:, None], self.delta, 0)
+        if not np.array_equal(_add_rows(rows, draws), expected):
+            raise ProtocolError(
+                "a vector's transfers carry different choices in different columns: the other party does "
+                "not follow the protocol. Nothing was answered."
+            )
+
+    def _grow_trees(
+        self, layout: VoleLayout, rows: np.ndarray, about: bytes, draw: group.Draw
+    ) -> tuple[bytes, np.ndarray]:
         keys = _node_keys(about)
         nodes = np.frombuffer(draw(SUM * POSITIONS), np.uint64).reshape(POSITIONS, 1, 2)
         sums = np.empty((POSITIONS, 2 * layout.depth + 1, 2), np.uint64)
-        for level, (_, width) in enumerate(layout.widths()):
+        ends, width = np.zeros((POSITIONS, 2), np.uint64), 1
+        for level, (_, wider) in enumerate(layout.widths()):
+            ends ^= _add_ends(nodes, width)
             nodes, sides = _grow(nodes, keys, width)
             sums[:, 2 * level : 2 * level + 2] = sides
-        sums[:, -1] = sides[:, 0] ^ sides[:, 1] ^ _combine(rows)
-        key, tweaks, path = _transfer_key(about), _tweaks(POSITIONS * layout.depth), rows[WORD * POSITIONS :]
+            width = wider
+        sums[:, -1] = sides[:, 0] ^ sides[:, 1] ^ ends ^ _combine(rows)
+        path, key = rows[WORD * POSITIONS : layout.transfers], _transfer_key(about)
+        tweaks = _tweaks(len(path))
         for side, chosen in enumerate((path, path ^ self.delta)):
             pad = ot.pads(chosen, tweaks, key).view(np.uint64)
             sums[:, side : 2 * layout.depth : 2] ^= pad.reshape(POSITIONS, layout.depth, 2)
-        return sums.tobytes(), multiply_by_code(nodes.reshape(-1, 2).copy(), layout.length)
+        return sums.tobytes(), multiply_by_code(_leaves(nodes, layout), layout.length)
 
     def add_products(self, out: np.ndarray, factors: np.ndarray) -> None:
         """Add δ·f to each row of `out`, for its factor f."""
@@ -250,14 +295,46 @@ def _node_keys(about: bytes) -> tuple[bytes, bytes]:
 
 
 def _grow(nodes: np.ndarray, keys: tuple[bytes, bytes], width: int) -> tuple[np.ndarray, np.ndarray]:
-    """(the first `width` children of each tree's nodes, π_left(x) ⊕ x and π_right(x) ⊕ x; the sums of those
+    """(both children of each tree's first `width` nodes, π_left(x) ⊕ x and π_right(x) ⊕ x; the sums of those
     on the left and on the right, words (t, 2, 2)).
     """
     flat = nodes.view(np.uint8).reshape(-1, SUM)
     left, right = (ot.encrypt_blocks(flat, key).view(np.uint64).reshape(nodes.shape) for key in keys)
-    children, sums = np.empty((POSITIONS, width, 2), np.uint64), np.zeros((POSITIONS, 2, 2), np.uint64)
+    children, sums = np.empty((POSITIONS, 2 * width, 2), np.uint64), np.zeros((POSITIONS, 2, 2), np.uint64)
     ot.compiled().grow(nodes, left, right, children, sums)
     return children, sums
+
+
+def _add_ends(nodes: np.ndarray, width: int) -> np.ndarray:
+    """The sum of each tree's nodes that are not grown: at most one on a level."""
+    return np.asarray(np.bitwise_xor.reduce(nodes[:, width:], 1))
+
+
+def _leaves(nodes: np.ndarray, layout: VoleLayout) -> np.ndarray:
+    return np.array(nodes[:, : layout.block]).reshape(-1, 2)
+
+
+def _check_draws(layout: VoleLayout, about: bytes, columns: bytes) -> np.ndarray:
+    """(transfers, 2) words: in which of the check's 128 sums each is. The last 128 are in one each."""
+    key = hashlib.sha256(bind("tacit transfer check 1", about, hashlib.sha256(columns).digest())).digest()
+    draws = np.zeros((layout.rows, 2), np.uint64)
+    draws[:-BASE] = np.frombuffer(
+        aes(key, *ot.EXTRA).update(bytes(SUM * layout.transfers)), np.uint64
+    ).reshape(-1, 2)
+    draws[-BASE:] = np.packbits(np.eye(BASE, dtype=np.uint8), 1, bitorder="little").view(np.uint64)
+    return draws
+
+
+def _add_rows(rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """(128, 16) bytes: the check's sums of rows."""
+    sums = np.zeros((BASE, 2), np.uint64)
+    ot.compiled().add_chosen(sums, rows.view(np.uint64), draws)
+    return sums.view(np.uint8)
+
+
+def _add_choices(chosen: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """16 bytes: the check's sums of choices."""
+    return np.asarray(np.bitwise_xor.reduce(draws[chosen], 0).view(np.uint8))
 
 
 def _tweaks(count: int) -> np.ndarray:

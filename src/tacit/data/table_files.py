@@ -27,6 +27,7 @@ import codecs
 import csv
 import gzip
 import io
+import itertools
 import lzma
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,6 +60,7 @@ DECIMAL_COMMA = (
     "the numbers have a decimal comma, like {!r}. Read the file with decimal=',' (from_csv, "
     "pandas.read_csv; tacit predict --decimal ,), or write them with a point."
 )
+HEADER_LINES = 100  # of names with line breaks, together
 CHUNK = 200_000  # rows of text at a time: some hundred megabytes
 CHARACTERS = 1 << 20  # of text at a time, to find its encoding
 _OPEN: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
@@ -85,8 +87,10 @@ def read_header(
             first = next((line for line in text if line.strip()), "")
             if not first:
                 raise BadData(f"{file} is empty. The first line must name the columns.")
+            # a name in quotes may contain a line break, as in spreadsheets
+            lines = [first, *itertools.islice(text, HEADER_LINES - 1)]
             rows = {
-                s: next(csv.reader([first], delimiter=s, skipinitialspace=True))
+                s: next(csv.reader(lines, delimiter=s, skipinitialspace=True))
                 for s in (SEPARATORS if separator is None else (separator,))
             }
             used = max(rows, key=lambda s: len(rows[s]))  # the first of equals
@@ -97,7 +101,9 @@ def read_header(
                     f"{file} has one column, {names[0][:60]!r}, if the separator is {used!r}. The file seems "
                     f"to use {other!r}: pass separator={other!r}, or leave separator out."
                 )
-            second = next(csv.reader(text, delimiter=used, skipinitialspace=True), ())
+            reader = csv.reader(itertools.chain(lines, text), delimiter=used, skipinitialspace=True)
+            next(reader)
+            second = next(reader, ())
             header = Header(tuple(names), used, len(second) > len(names))
     repeated = next((n for n in header.names if header.names.count(n) > 1), None)
     if repeated is not None:

@@ -13,8 +13,9 @@ further levels between edges and the server, each with its own period, counted i
 below.
 
 An edge learns what the server of rounds.py learns about its own clients: with a hidden sum, only their mean.
-A parent learns the edges' models and the number of rows behind each, but nothing about a single client. If
-every period is 1, the result equals FedAvg.
+A parent learns the edges' models and the number of rows behind each. An edge's model is the mean of its
+clients': where only one of them took part, it is that client's. If every period is 1, the result equals
+FedAvg.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ Vectors = dict[str, Tensor]
 
 class Below(
     Message,
-    reveals="the model an edge reached with its clients, and the weight (number of rows) behind it; no "
-    "single client's",
+    reveals="the model an edge reached with its clients, and the weight (number of rows) behind it: a "
+    "client's own, if only that one took part",
 ):
     weight: float
     vectors: dict[str, Tensor]

@@ -23,8 +23,9 @@ by chance are below 2^-40 each: a bucket that overflows, a store that cannot be 
 
 All this holds if both follow the protocol. A receiver that deviates can put other ids into its store: at most
 as many as the store has entries, 1.3·n + 104, because each further id that agrees with a store by chance
-costs 2^64 trials. A sender that deviates can answer wrongly, and see from the receiver's reaction (with
-reveal="both") which answers mattered.
+costs 2^64 trials. To learn δ instead, with which it could try any id, it would have to guess its bits: the
+vector OLE checks its messages. A sender that deviates can answer wrongly, and see from the receiver's
+reaction (with reveal="both") which answers mattered.
 
 Sets above a million ids are split into buckets by a public hash. Each bucket is padded to a size that depends
 only on the total, and buckets are processed in sequence: memory is that of two buckets, whatever the set

@@ -17,8 +17,9 @@ they agree on a contract with their edge, and answer it as they would any server
 Both sides state the digest of the job they run (the contract without what is an edge's own); another one ends
 the run. A server or an edge that is restarted is asked again, and asks again, for the exchange it was in.
 
-The server learns the model of each edge and the weight behind it: the mean of that edge's clients, no single
-client's. An edge learns what a server of rounds.py learns of its own clients, and the means over all edges.
+The server learns the model of each edge and the weight behind it: the mean of that edge's clients, and so a
+client's own where only one of them took part. An edge learns what a server of rounds.py learns of its own
+clients, and the means over all edges.
 
 A lying edge can send any finite model, and claim any weight up to `most`: it has at most that share of the
 mean, as a malicious client of that many rows has. It cannot speak for another edge (certificates), learn
@@ -43,6 +44,7 @@ from .hierarchy import weighted_mean
 if TYPE_CHECKING:
     from ..parties.party import Party
 
+MOST_STARTS = 100  # of an edge in one exchange: each is answered with the whole model
 Vectors = dict[str, Tensor]
 Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
@@ -59,8 +61,8 @@ class EdgeTurn(Message, reveals="which exchange is next, and the mean of the mod
 
 class EdgeModel(
     Message,
-    reveals="the model an edge reached with its clients, and the weight (number of rows) behind it; no "
-    "single client's",
+    reveals="the model an edge reached with its clients, and the weight (number of rows) behind it: a "
+    "client's own, if only that one took part",
 ):
     number: int
     weight: float
@@ -110,9 +112,16 @@ async def server(
     async def ask(name: str, t: int, until: type[Message]) -> Message:
         """Send an edge its turn, again whenever it was restarted, until it answers."""
         await me.send(name, EdgeTurn(job, t, mean))
+        starts = 0
         while True:
             answer = await me.recv(name, EdgeHere, EdgeModel, EdgeDone)
             if isinstance(answer, EdgeHere):
+                starts += 1
+                if starts > MOST_STARTS:
+                    raise ProtocolError(
+                        f"edge {name!r} said {starts} times in one exchange that it was started. Each time it "
+                        "is sent the model; look at its log, and start again without it."
+                    )
                 if answer.job != job:
                     raise ProtocolError(
                         f"edge {name!r} runs another job than this server (digests {answer.job[:16]} and "

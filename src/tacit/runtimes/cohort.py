@@ -130,7 +130,7 @@ class Cohort:
             )
         self.memory = memory
         self.threads = _Thread()
-        self.step_work: float | None = None  # multiplications of one client's step
+        self.row_work: float | None = None  # multiplications of a row's forward pass
         self.per_row: int | None = None  # bytes that a row keeps for the backward pass
         # one core if the model draws random numbers, whose order matters
         self.cores = 1
@@ -472,13 +472,14 @@ class Cohort:
         ]
 
     def sharing(self, work: RoundWork) -> list[int]:
-        """The ranks that share a round."""
+        """The ranks that share a round. They follow from this round alone: a resumed run chooses the same."""
         assert self.ranks is not None
-        if self.step_work is None:
-            sizes, _, _ = self.lengths(work)
-            self.step_work = multiplications(self.task, self.runs[0].batch_size or int(sizes.max(initial=1)))
+        if self.row_work is None:
+            self.row_work = multiplications(self.task, 1)
+        sizes, _, _ = self.lengths(work)
+        rows = self.runs[0].batch_size or int(sizes.max(initial=1))
         side_by_side = len(work.who) if self.engine in STACKED else 1
-        return choose_ranks(self.ranks, self.device.type, self.step_work * side_by_side)
+        return choose_ranks(self.ranks, self.device.type, self.row_work * rows * side_by_side)
 
     def compute(
         self, work: RoundWork, chunks: list[np.ndarray], ahead: int = 0

@@ -21,7 +21,7 @@ def numbers(frame: pd.DataFrame, column: str) -> np.ndarray:
     series = frame[column]
     if not (pd.api.types.is_numeric_dtype(series.dtype) or pd.api.types.is_bool_dtype(series.dtype)):
         if holds_numbers(series):
-            return numbers(pd.to_numeric(series).to_frame(column), column)
+            return numbers(_as_floats(series).to_frame(column), column)
         texts = series[pd.to_numeric(series, errors="coerce").isna() & series.notna()]
         example = (
             f"row {texts.index[0]} has {texts.iloc[0]!r}" if len(texts) else f"its type is {series.dtype}"
@@ -40,9 +40,25 @@ def numbers(frame: pd.DataFrame, column: str) -> np.ndarray:
 def holds_numbers(series: pd.Series) -> bool:
     """Whether a column of objects has numbers and missing values only, as joining tables leaves them."""
     return series.dtype == object and all(
-        v is None or v is pd.NA or (isinstance(v, int | float | np.number) and not isinstance(v, bool))
+        v is None
+        or v is pd.NA
+        or (isinstance(v, int | float | np.integer | np.floating) and not isinstance(v, bool))
         for v in series.to_numpy()
     )
+
+
+def _as_floats(series: pd.Series) -> pd.Series:
+    """A column that `holds_numbers`; an integer too large for a float is infinite, which is refused."""
+    return pd.Series(
+        [np.nan if v is None or v is pd.NA else _as_float(v) for v in series], series.index, float
+    )
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return np.inf
 
 
 def known_values(column: pd.Series) -> list[Any]:

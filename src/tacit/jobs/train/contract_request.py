@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from ..owner import PRIVATE, Request
 from .contract import Contract
 from .party_rows import read_layout
 from .plan import Plan
+
+_USUAL = re.compile(r"[\w .()/%+-]+")
 
 
 def request_of(
@@ -34,11 +37,18 @@ def request_of(
 
 def _about(contract: Contract, columns: tuple[str, ...] | None, epsilon: float | None) -> str:
     """What an owner decides by, in a line; who asks and the number stand beside it, the whole job is shown on
-    request.
+    request. A server names the columns: a name cannot look like another part of the line.
     """
-    read = "rows as a script of this party reads them" if columns is None else f"columns {', '.join(columns)}"
+    read = "rows as a script of this party reads them"
+    if columns is not None:
+        read = f"columns {', '.join(map(_shown, columns))}"
     private = "no ε that this party accounts for" if epsilon is None else f"ε at most {epsilon:g}"
     return f"train on {read}; {private}; {contract.describe().partition(': ')[2]}"
+
+
+def _shown(column: str) -> str:
+    """A column's name; in quotes and without `;` if it has other characters than most names have."""
+    return column if _USUAL.fullmatch(column) else ascii(column).replace(";", "\\x3b")
 
 
 def _columns(t: Mapping[str, Any]) -> tuple[str, ...] | None:
