@@ -267,7 +267,9 @@ def _inspect_column(name: str, column: Series, found: Inspection, owner: Series 
     text = not pd.api.types.is_numeric_dtype(column)
     whole = not text and bool((to_numbers(known) % 1 == 0).all())
     if owner is not None and (text or whole) and _is_numbered_by_party(known, owner, person is not None):
-        what = f"{name!r} differs in every row of a party, and parties share values: each numbers its own rows."
+        what = (
+            f"{name!r} differs in every row of a party, and parties share values: each numbers its own rows."
+        )
         _drop(name, found, "identifier", what)
         return
     if person and 2 * distinct > 0.1 * len(known) and distinct < len(known) and "group" not in found.settings:
