@@ -105,9 +105,11 @@ def test_dates_of_a_federation_are_not_left_out_in_silence():
 
 def test_a_column_that_is_missing_at_prediction_is_named_with_a_similar_one():
     model = tacit.boost.train(parties(), **FEW)
-    with pytest.raises(BadData, match="^the table has no column 'z'; the model needs it. Did you mean 'Z'?"):
+    with pytest.raises(
+        BadData, match=r"^the table has no column 'z'; the model needs it\. Did you mean 'Z'\?"
+    ):
         model.predict(TABLE.rename(columns={"z": "Z"}))
-    with pytest.raises(BadData, match="^the table has no columns 'x', 'z'; the model needs them.$"):
+    with pytest.raises(BadData, match=r"^the table has no columns 'x', 'z'; the model needs them\.$"):
         model.predict(TABLE[["y"]])
     with pytest.raises(BadData, match=r"text: frame.rename\(columns=str\)"):
         tacit.boost.train(parties(TABLE.rename(columns={"z": "7"})), **FEW).predict(

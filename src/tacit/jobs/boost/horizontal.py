@@ -80,8 +80,8 @@ def _note_left_out(
                 found = {text_of(v) for f in frames.values() for v in known_values(f[name])}
                 if len(found) > MOST_LEVELS:
                     notes.append(
-                        f"{name!r} has {len(found)} levels: the {MOST_LEVELS} most frequent are used, and all "
-                        "others count as one."
+                        f"{name!r} has {len(found)} levels: the {MOST_LEVELS} most frequent are used, and "
+                        "all others count as one."
                     )
     return notes
 
