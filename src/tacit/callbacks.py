@@ -3,9 +3,9 @@
     tacit.train(fed, callbacks=[EarlyStopping("loss", patience=3), BestCheckpoint("best.safetensors")])
 
 A callback reads the same record of a round that the journal and `run.history` have. A plain function of
-(record, model) is one, too. It may return True, or raise `Stop`, to end the run after this round: the run
-then returns its `Result` as usual. Any other exception ends the run as well, and has the result as
-`error.result`.
+(record, model) is one, too, and so is any object with `on_round_end(record, model)`. It may return True, or
+raise `Stop`, to end the run after this round: the run then returns its `Result` as usual. Any other exception
+ends the run as well, and has the result as `error.result`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from .errors import BadParameter, MissingExtra
 from .files import write_atomic
@@ -54,6 +54,13 @@ class Callback:
 
     def on_end(self, result: Any) -> None:
         """Read the result of the run."""
+
+
+@runtime_checkable
+class RoundEnd(Protocol):
+    """An object of any class with `on_round_end(record, model)`, and none of the other hooks."""
+
+    def on_round_end(self, record: Record, model: nn.Module) -> bool | None: ...
 
 
 class FunctionCallback(Callback):

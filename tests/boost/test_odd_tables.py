@@ -91,3 +91,37 @@ def test_prediction_needs_a_table(tmp_path):
         model.predict(TABLE[["x", "z"]].to_numpy())
     with pytest.raises(BadParameter, match="there is no directory"):
         model.save(tmp_path / "none" / "model.json")
+
+
+def test_the_levels_kept_of_a_column_with_very_many_do_not_depend_on_the_parties():
+    """254 are kept; among equally frequent ones, they were those of the first party's first rows."""
+    many = TABLE.assign(name=[f"n{k}" for k in RNG.permutation(120)])
+    many = pd.concat([many, many.assign(name=[f"m{k}" for k in range(120)])] * 2, ignore_index=True)
+    many = pd.concat([many, many[:120].assign(name=[f"k{k}" for k in range(120)])], ignore_index=True)
+    apart = {"a": many[1::2].reset_index(drop=True), "b": many[::2].reset_index(drop=True)}
+    models = [tacit.boost.train(fed, **FEW) for fed in (apart, {"all": many})]
+    assert models[0].booster.bins == models[1].booster.bins
+    np.testing.assert_array_equal(*(model.predict(many) for model in models))
+    assert "'name' has 360 levels: the 254 most frequent are used" in models[0].notes[0]
+
+
+def test_dates_of_a_federation_are_not_left_out_in_silence():
+    day = pd.Timestamp("2020-01-01") + pd.to_timedelta(TABLE.index, unit="D")
+    fed = tacit.data.from_frames(parties(TABLE.assign(day=day)), label="y", dates={"day": ["year"]})
+    assert tacit.boost.train(fed, trees=1).notes == (
+        "Dates are not used: 'day'. Add columns of numbers, like days since a date, to use them.",
+    )
+
+
+def test_a_column_that_is_missing_at_prediction_is_named_with_a_similar_one():
+    model = tacit.boost.train(parties(), **FEW)
+    with pytest.raises(
+        BadData, match=r"^the table has no column 'z'; the model needs it\. Did you mean 'Z'\?"
+    ):
+        model.predict(TABLE.rename(columns={"z": "Z"}))
+    with pytest.raises(BadData, match=r"^the table has no columns 'x', 'z'; the model needs them\.$"):
+        model.predict(TABLE[["y"]])
+    with pytest.raises(BadData, match=r"text: frame.rename\(columns=str\)"):
+        tacit.boost.train(parties(TABLE.rename(columns={"z": "7"})), **FEW).predict(
+            TABLE.rename(columns={"z": 7})
+        )

@@ -465,6 +465,33 @@ def test_ids_of_several_rows_group_them_and_codes_by_name_are_categories():
     assert "paid" not in {column for _, column in texts}
 
 
+@pytest.mark.parametrize("form", ["{}", "P-{:04d}"])
+def test_rows_that_each_party_numbers_anew_are_ids_and_not_people_with_several_rows(form):
+    rng = np.random.default_rng(0)
+    sizes = {"a": 150, "b": 120, "c": 3}
+    frame = pd.concat(
+        pd.DataFrame(
+            {
+                "site": site,
+                "patient_id": [form.format(k) for k in range(1, n + 1)],
+                "fallnummer": [form.format(k) for k in range(501, n + 501)],
+                "age": rng.integers(20, 90, n),
+                "y": rng.choice(["no", "yes"], n),
+            }
+        )
+        for site, n in sizes.items()
+    ).reset_index(drop=True)
+    if form == "{}":
+        frame = frame.astype({"patient_id": int, "fallnummer": int})
+    found = inspect_table(frame, "y", "site")
+    assert found.settings["drop"] == ["patient_id", "fallnummer"]
+    assert "group" not in found.settings
+    assert "each numbers its own rows" in found.findings[0].text
+    people = frame["site"].map({"a": 0, "b": 1, "c": 2}).to_numpy()
+    frame["patient_id"] = rng.permutation(9000)[np.arange(len(frame)) - 140 * (people > 0)]
+    assert inspect_table(frame, "y", "site").settings["group"] == "patient_id"  # people whom parties share
+
+
 def test_spellings_of_a_party_are_named():
     frame = pd.DataFrame({"site": ["Berlin"] * 90 + ["berlin "] * 30 + ["Paris"] * 80, "y": ["a", "b"] * 100})
     found = inspect_table(frame, "y", "site")

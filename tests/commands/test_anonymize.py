@@ -635,3 +635,27 @@ def test_text_columns_by_the_command_line(folder, capsys):
     assert "need --mask" in refused(capsys, *refuse, "--names", "names.txt")
     assert "there is no such file" in refused(capsys, *refuse, "--mask", "note", "--names", "none.txt")
     assert "there is no column 'text'" in refused(capsys, *refuse, "--mask", "text")
+
+
+def test_files_with_decimal_commas_in_another_encoding_are_read_as_numbers(folder, capsys):
+    """Before, ages like 59,1 were categories in silence, so that all of them became *."""
+    table = patients().assign(age=lambda t: t["age"] + 0.5, weight=lambda t: t["age"] * 1.5)
+    table["Straße"] = ["Köln", "Bonn"] * 150
+    table.loc[0, "weight"] = None
+    table.to_csv("de.csv", sep=";", decimal=",", index=False, encoding="cp1252")
+    ask = ("--quasi", "age", "--sensitive", "diagnosis", "--drop", "id,zip,Straße", "--out", "out.csv")
+    message = refused(capsys, "anonymize", "de.csv", *ask, "--encoding", "cp1252")
+    assert "the numbers of 'age' have a decimal comma, like '" in message
+    reading = ("--encoding", "cp1252", "--decimal", ",")
+    assert run(capsys, "anonymize", "de.csv", *ask, *reading)[0] == 0
+    published = pd.read_csv("out.csv", sep=";")
+    assert published["age"].nunique() > 3
+    assert sorted(published["weight"].dropna()) == sorted(table["weight"].dropna())
+    code, out, _ = run(capsys, "risk", "de.csv", "de.csv", "--quasi", "age,Straße", *reading)
+    assert code == 0, out
+    assert run(capsys, "tabulate", "de.csv", "--by", "Straße", "--out", "t.csv", *reading)[0] == 0
+    assert "Köln;150" in Path("t.csv").read_text()
+    synthesized = ("--drop", "id", "--out", "s.csv", "--model", "independent")
+    code, _, err = run(capsys, "synth", "de.csv", *synthesized, *reading)
+    assert code == 0, err
+    assert pd.read_csv("s.csv")["weight"].dtype.kind == "f"

@@ -154,6 +154,13 @@ def test_a_table_that_does_not_fit_the_recipe_is_refused(csv, recipe, words):
     assert words in str(caught.value)
 
 
+def test_a_number_with_a_word_among_its_cells_is_refused_with_the_word():
+    """Before, the error named the first cell, which is a number as it should be."""
+    recipe = data.Recipe(("age",))
+    with pytest.raises(BadData, match=r"e\.g\. '1\.000,5'"):
+        recipe.raw(pd.DataFrame({"age": ["3.2", None, "1.000,5"]}))
+
+
 def test_csv_packed_csv_and_parquet_give_the_same_rows(csv, tmp_path):
     packed, parquet = tmp_path / "patients.csv.gz", tmp_path / "patients.parquet"
     packed.write_bytes(gzip.compress(csv.read_bytes()))

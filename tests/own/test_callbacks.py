@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -128,6 +128,22 @@ def test_an_exception_in_a_callback_has_the_result() -> None:
         tacit.train(FED, rounds=3, callbacks=[fail], **OPTIONS)
     once = tacit.train(FED, rounds=1, **OPTIONS)
     assert torch.equal(weights(caught.value.result.model), weights(once.model))  # type: ignore[attr-defined]
+
+
+def test_an_object_with_on_round_end_alone_is_a_callback() -> None:
+    class Watcher:
+        seen: ClassVar[list[int]] = []
+
+        def on_round_end(self, record: Any, model: Any) -> bool:
+            self.seen.append(record["round"])
+            return len(self.seen) == 2
+
+    run = tacit.train(FED, rounds=5, callbacks=[Watcher()], **OPTIONS)
+    assert len(Watcher.seen) == 2
+    assert run.history[-1]["round"] == Watcher.seen[-1] < 5
+    Watcher.on_end = lambda self, result: None  # type: ignore[attr-defined]
+    with pytest.raises(BadParameter, match=r"on_end would not be called: extend tacit\.callbacks\.Callback"):
+        tacit.train(FED, rounds=5, callbacks=[Watcher()], **OPTIONS)
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,10 @@ def test_processes_import_an_own_loss() -> None:
     [
         ({"loss": "crossentropy"}, "loss is 'crossentropy'; it must be one of 'cross_entropy'"),
         ({"loss": nn.CrossEntropyLoss}, r"Give an object: CrossEntropyLoss\(reduction='none'\)"),
-        ({"loss": "bce"}, "'bce' is not for a classification"),
+        (
+            {"loss": "bce"},
+            "'bce' is not for a classification.* If 'bce' is meant, make the federation with regression=True",
+        ),
         ({"loss": lambda out, y: out}, r"shape \(2, 2\) for 2 rows; it must return a loss per row, \[2\]"),
         ({"loss": lambda out, y: 1.0}, "the function returns a float"),
         ({"loss": smooth, "class_weight": [1.0, 2.0]}, "an own loss weighs classes itself"),

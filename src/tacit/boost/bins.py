@@ -21,8 +21,8 @@ import numpy as np
 import pandas as pd
 
 from ..errors import BadData
+from ..parameters import nearest
 from ..stats.columns import holds_numbers, is_number, numbers, text_of
-from ..stats.tables import check_columns
 
 MOST_CELLS = 256  # of a feature, the missing one included: a cell is one byte
 MOST_CUTS = MOST_CELLS - 2
@@ -154,15 +154,31 @@ class Bins:
 
     def encode(self, frame: pd.DataFrame) -> np.ndarray:
         """Return the cells of all rows: uint8, rows × features."""
-        check_columns(frame, self.names, "this party")
+        self._check(frame)
         out = np.empty((len(frame), len(self.features)), dtype=np.uint8)
         for k, feature in enumerate(self.features):
             out[:, k] = feature.encode(frame)
         return out
 
+    def _check(self, frame: pd.DataFrame) -> None:
+        """Raise BadData that names all columns of the model that the table does not have."""
+        missing = [name for name in self.names if name not in frame.columns]
+        if not missing:
+            return
+        names, several = ", ".join(map(repr, missing)), len(missing) > 1
+        others = [str(c) for c in frame.columns if c not in self.names]
+        advice = "" if several or not others else nearest(missing[0], others)
+        if any(not isinstance(c, str) and str(c) in missing for c in frame.columns):
+            advice = "Names of columns must be text: frame.rename(columns=str)."
+        raise BadData(
+            f"the table has no column{'s' * several} {names}; the model needs {'them' if several else 'it'}. "
+            f"{advice}".strip(),
+            outside=f"its table has no column {names} of the agreed job",
+        )
+
     def to_matrix(self, frame: pd.DataFrame) -> np.ndarray:
         """Return the rows as XGBoost takes them: numbers as they are, categories as codes, NaN if missing."""
-        check_columns(frame, self.names, "this party")
+        self._check(frame)
         out = np.empty((len(frame), len(self.features)), dtype=np.float32)
         for k, feature in enumerate(self.features):
             if feature.levels is None:

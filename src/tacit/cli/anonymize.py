@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadData, BadParameter, MissingFiles
 from ..progress import Progress
-from .verbs import DROP, FORCE, QUIET, Answer, arg, parse_columns
+from .verbs import DROP, FORCE, QUIET, READING, Answer, arg, parse_columns, reading_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -51,6 +51,7 @@ _SHARED = (
         "rows, and the column is not published",
     ),
     arg("--report", metavar="FILE", help="also write an HTML report"),
+    *READING,
     FORCE,
     QUIET,
 )
@@ -277,7 +278,8 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         )
     with Progress(args.quiet) as progress:
         progress.step(f"reading {args.table}")
-        separator, frame = read_header(args.table).separator, read_table(args.table, text=True)
+        separator = read_header(args.table, args.separator, args.encoding).separator
+        frame = read_table(args.table, text=True, **reading_of(args))
         named = {"--quasi": quasi, "--sensitive": sensitive, "--pseudonymize": hidden, "--drop": dropped}
         named["--target"] = [args.target] if args.target else []
         named["--person"] = [args.person] if args.person else []
@@ -571,7 +573,7 @@ def _risk(args: argparse.Namespace) -> Answer:
         for path in (args.before, args.after, args.population):
             if path is not None:
                 progress.step(f"reading {path}")
-            frames.append(None if path is None else read_table(path, text=True))
+            frames.append(None if path is None else read_table(path, text=True, **reading_of(args)))
         before, after, population = frames
         import tacit
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..progress import Progress
 from .anonymize import HISTORY, find_hierarchies, format_warnings, history_file, report_file
-from .verbs import DROP, FORCE, QUIET, Answer, arg, parse_columns
+from .verbs import DROP, FORCE, QUIET, READING, Answer, arg, parse_columns, reading_of
 
 
 def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
@@ -42,6 +42,7 @@ def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
         arg("--pseudonymize", metavar="COLUMNS", help="as in the first release; needs --key"),
         arg("--key", metavar="FILE", help="the key file of the first release"),
         arg("--report", metavar="FILE", help="also write an HTML report"),
+        *READING,
         FORCE,
         QUIET,
     )
@@ -70,7 +71,8 @@ def _anonymize_again(args: argparse.Namespace) -> Answer:
     count_releases = format_count(len(history.releases), "earlier release")
     with Progress(args.quiet) as progress:
         progress.step(f"reading {args.table}")
-        separator, frame = read_header(args.table).separator, read_table(args.table, text=True)
+        separator = read_header(args.table, args.separator, args.encoding).separator
+        frame = read_table(args.table, text=True, **reading_of(args))
         check_columns(frame, hidden, "--pseudonymize", "anonymize-again", may_be_empty=True)
         check_columns(frame, dropped, "--drop", "anonymize-again", may_be_empty=True)
         if hidden:

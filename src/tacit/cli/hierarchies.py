@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ..errors import BadParameter
 from ..progress import Progress
 from .anonymize import find_hierarchies
-from .verbs import FORCE, QUIET, Answer, answer, arg, parse_columns
+from .verbs import FORCE, QUIET, READING, Answer, answer, arg, parse_columns, reading_of
 
 
 def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
@@ -24,6 +24,7 @@ def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
             metavar="DIR",
             help="a directory with COLUMN.csv or COLUMN.toml to start from; the others are suggested",
         ),
+        *READING,
         FORCE,
         QUIET,
     )
@@ -39,7 +40,7 @@ def _hierarchies(args: argparse.Namespace) -> Answer:
     out = check_free(args.out, args.force, [args.table])
     with Progress(args.quiet) as progress:
         progress.step(f"reading {args.table}")
-        frame = read_table(args.table, text=True)
+        frame = read_table(args.table, text=True, **reading_of(args))
         from ..anonymity.editor import write_editor
 
         for column in columns:  # an empty cell of the file is a null

@@ -106,14 +106,19 @@ def check_shares_and_fair(sampling: Mapping[str, Any], table: Table, conditions:
 
 
 def write_imputed(
-    generator: Generator, path: str, declared: dict[str, list[str]], seed: int, out: Path
+    generator: Generator,
+    path: str,
+    declared: dict[str, list[str]],
+    seed: int,
+    out: Path,
+    reading: Mapping[str, Any],
 ) -> int:
     """Fill in the missing values of a table; return its number of rows."""
     from ..data.table_files import read_table, write_table
     from ..synth.argn import Autoregressive
 
     assert isinstance(generator, Autoregressive)
-    filled = generator.impute(read_table(path, declared=declared), seed)
+    filled = generator.impute(read_table(path, declared=declared, **reading), seed)
     text = [c.name for c in generator.table.columns if c.values and all(isinstance(v, str) for v in c.values)]
     write_table(iter([filled]), out, text_columns=text)
     return len(filled)

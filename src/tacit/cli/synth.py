@@ -24,7 +24,18 @@ from .sampling import (
     parse_sampling,
     write_imputed,
 )
-from .verbs import DROP, FORCE, PARAMETER, QUIET, Answer, answer, arg, parse_columns
+from .verbs import (
+    DROP,
+    FORCE,
+    PARAMETER,
+    QUIET,
+    READING,
+    Answer,
+    answer,
+    arg,
+    parse_columns,
+    reading_of,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -142,6 +153,7 @@ def add(verb: Callable[..., Any]) -> None:
             help=f"share of the rows held out for the report (default: {HOLDOUT} with --report)",
         ),
         *RELEASE_OPTIONS,
+        *READING,
         FORCE,
         QUIET,
         epilog="Any parameter of the generator can be set with --set, like --set leaf=20. A report holds out "
@@ -182,7 +194,7 @@ def _synth(args: argparse.Namespace) -> Answer:
                 generator = with_domain_epsilon(generator, args.domain_epsilon)
             _check_private(args, generator)
             check_network(args, generator)
-            read = read_table(args.table, declared=_declared_values(args.columns))
+            read = read_table(args.table, declared=_declared_values(args.columns), **reading_of(args))
             frame, holdout = _split_holdout(read.drop(columns=_columns_to_drop(args)), args)
             rows = args.rows or len(frame)
             learned = frame.drop(columns=args.person) if args.person else frame
@@ -214,7 +226,7 @@ def _synth(args: argparse.Namespace) -> Answer:
                 for c in generator.table.columns
                 if c.values and all(isinstance(v, str) for v in c.values)
             }
-            rows = write_imputed(generator, args.impute, values, seed, Path(args.out))
+            rows = write_imputed(generator, args.impute, values, seed, Path(args.out), reading_of(args))
         elif args.out:
             write(generator, rows, conditions, seed, Path(args.out), progress, sampling)
     name = type(generator).__name__
@@ -463,7 +475,7 @@ def parse_conditions(table: Table, texts: list[str]) -> dict[str, Any]:
 def _columns_to_drop(args: argparse.Namespace) -> list[str]:
     from ..data.table_files import read_header
 
-    names = list(read_header(args.table).names) if args.drop else []
+    names = list(read_header(args.table, args.separator, args.encoding).names) if args.drop else []
     # the whole text may be the name of one column that contains a comma
     dropped = [c for t in args.drop for c in ([t] if t in names else parse_columns(t, "synth: --drop"))]
     for name in dropped:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BadData, BadParameter, MissingFiles
 from ..parameters import refuse
 from ..progress import Progress
-from .verbs import Answer, answer
+from .verbs import Answer, answer, reading_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -304,10 +304,10 @@ def _read(args: argparse.Namespace) -> _Tables | _Events:
     if args.entity is not None:
         _check_out(args, True, [Path(args.table)])
         columns: Any = read_columns(args.columns) if args.columns else ({}, [])
-        return _Events(_make(Sequences, args), read_table(args.table), columns)
+        return _Events(_make(Sequences, args), read_table(args.table, **reading_of(args)), columns)
     schema = read_tables_file(args.table)
     _check_out(args, False, list(schema["files"].values()))
-    schema["frames"] = {t: read_table(f) for t, f in schema["files"].items()}
+    schema["frames"] = {t: read_table(f, **reading_of(args)) for t, f in schema["files"].items()}
     return _Tables(_make(LinkedTables, args), schema)
 
 

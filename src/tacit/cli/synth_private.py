@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BadData
 from ..parameters import check, from_table, refuse
 from ..progress import Progress
-from .verbs import Answer, answer, parse_columns
+from .verbs import Answer, answer, parse_columns, reading_of
 
 if TYPE_CHECKING:
     from ..synth import PrivateSequences
@@ -82,7 +82,7 @@ def _fit(args: argparse.Namespace, progress: Progress) -> PrivateSequences:
     model: Any = from_table(options, {"PrivateSequences": PrivateSequences}, "synth")
     if args.insecure_seed is not None:
         model = check(replace(model, insecure_seed=args.insecure_seed))
-    frame = read_table(args.table, declared=_declared_values(args.columns))
+    frame = read_table(args.table, declared=_declared_values(args.columns), **reading_of(args))
     columns, constraints = read_columns(args.columns)
     if constraints:
         raise BadData(f"synth: {args.columns}: constraints are not supported by PrivateSequences.")

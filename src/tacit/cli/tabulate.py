@@ -8,7 +8,7 @@ from typing import Any
 
 from ..progress import Progress
 from .anonymize import find_hierarchies
-from .verbs import FORCE, QUIET, Answer, arg, parse_columns
+from .verbs import FORCE, QUIET, READING, Answer, arg, parse_columns, reading_of
 
 
 def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
@@ -39,6 +39,7 @@ def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
         arg(
             "--person", metavar="COLUMN", help="the column that tells whose a row is, if people have several"
         ),
+        *READING,
         FORCE,
         QUIET,
     )
@@ -52,7 +53,8 @@ def _tabulate(args: argparse.Namespace) -> Answer:
     out = check_table_name(check_free(args.out, args.force, [args.table]), "tabulate: --out ")
     with Progress(args.quiet) as progress:
         progress.step(f"reading {args.table}")
-        separator, frame = read_header(args.table).separator, read_table(args.table, text=True)
+        separator = read_header(args.table, args.separator, args.encoding).separator
+        frame = read_table(args.table, text=True, **reading_of(args))
         import tacit
 
         progress.step(f"counting {len(frame):,} rows")

@@ -119,6 +119,23 @@ PARAMETER = arg(
     dest="changes",
     help="a parameter of the model, like epochs=100; may be given several times",
 )
+READING = (
+    arg("--separator", metavar="SIGN", help="between the cells of CSV files (default: detected)"),
+    arg(
+        "--decimal",
+        metavar="SIGN",
+        help="decimal sign of CSV files, '.' or ','; what is written has points (default: '.')",
+    ),
+    arg("--encoding", metavar="NAME", help="of CSV files, such as cp1252 (default: UTF-8)"),
+)
+
+
+def reading_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `read_table` that were given."""
+    given = {name: getattr(args, name) for name in ("separator", "decimal", "encoding")}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 DATA = arg("--data", metavar="FILE", help="client: your own .csv or .parquet file; it stays here")
 STATE = arg(
     "--state",

@@ -490,11 +490,12 @@ def _objective(p: Plan) -> Iterator[Conflict]:
                 "Name it with its digest in the job file, or use a loss by its name.",
             )
     elif p.loss not in losses:
-        yield Conflict(
-            "loss",
-            f"{p.loss!r} is not for {kind}, which {p.fed.name} is",
-            f"Use {' or '.join(map(repr, losses))}, or leave it out.",
-        )
+        advice = f"Use {' or '.join(map(repr, losses))}, or leave it out."
+        if p.loss in (*REGRESSION, *LABELS):
+            advice += (
+                f" If {p.loss!r} is meant, make the federation with regression=True: labels are then numbers."
+            )
+        yield Conflict("loss", f"{p.loss!r} is not for {kind}, which {p.fed.name} is", advice)
     y = p.fed.rows.y
     if p.loss == "bce" and is_regression and bool(((y > 1) | ((y < 0) & (y != -1))).any()):
         yield Conflict(

@@ -22,7 +22,7 @@ from ..algorithms import solvers
 from ..algorithms.types import Algorithm, Solver
 from ..audit import poisoning
 from ..audit.poisoning import Attack
-from ..callbacks import Callback, FunctionCallback
+from ..callbacks import Callback, FunctionCallback, RoundEnd
 from ..data.subgroups import read_declared
 from ..engine.losses import NAMES, OF_MODEL, model_loss
 from ..engine.own_metrics import OwnMetrics, is_object
@@ -226,16 +226,28 @@ def _check_metric_name(name: Any, owner: str) -> None:
         raise bad(owner, "the name of a metric", name, must_be, f"Taken: {', '.join((*METRICS, *TAKEN))}.")
 
 
+OTHER_HOOKS = {"on_start", "measure", "on_end"}
+
+
+def _take_callback(one: Any) -> Callback:
+    if isinstance(one, Callback):
+        return one
+    return FunctionCallback(one.on_round_end if isinstance(one, RoundEnd) else one)
+
+
 def _take_callbacks(value: Any, owner: str) -> tuple[Callback, ...]:
     if value is None:
         return ()
     if isinstance(value, Callback) or not isinstance(value, list | tuple):
         raise bad(owner, "callbacks", value, "a list of callbacks, or of functions of (record, model)")
     for one in value:
-        if isinstance(one, type) or not (isinstance(one, Callback) or callable(one)):
-            must_be = "an object of tacit.callbacks, or a function of (record, model)"
+        if isinstance(one, type) or not (isinstance(one, Callback | RoundEnd) or callable(one)):
+            must_be = "an object of tacit.callbacks, or with on_round_end, or a function of (record, model)"
             raise bad(owner, "callbacks", one, must_be)
-    found = tuple(one if isinstance(one, Callback) else FunctionCallback(one) for one in value)
+        if not isinstance(one, Callback) and (hooks := sorted(set(dir(one)) & OTHER_HOOKS)):
+            advice = f"{' and '.join(hooks)} would not be called: extend tacit.callbacks.Callback."
+            raise bad(owner, "callbacks", one, "an object of tacit.callbacks", advice)
+    found = tuple(_take_callback(one) for one in value)
     for name in (name for one in found for name in one.names):
         _check_metric_name(name, owner)
     return found

@@ -141,7 +141,7 @@ def inspect_table(
             found.kinds[name] = f"category: {rows[name].nunique()} values"
             found.add("categories", name)
         else:
-            _inspect_column(name, rows[name], found)
+            _inspect_column(name, rows[name], found, None if found.by is None else rows[found.by])
     _find_few_values(rows, found)
     _find_many_values(rows, found)
     _find_leaks(rows, found)
@@ -235,7 +235,7 @@ def _guess_code(known: Series) -> str:
     return f" If {values[2]:.0f} means not known, declare missing_codes with it: then it has two classes."
 
 
-def _inspect_column(name: str, column: Series, found: Inspection) -> None:
+def _inspect_column(name: str, column: Series, found: Inspection, owner: Series | None = None) -> None:
     import pandas as pd
 
     known = column.dropna()
@@ -264,6 +264,14 @@ def _inspect_column(name: str, column: Series, found: Inspection) -> None:
         return
     is_id_name = re.fullmatch(rf"(.*_)?(id|uuid|nr|mrn|number|{PEOPLE})", name, re.IGNORECASE)
     person = re.fullmatch(f"{PEOPLE}|{NUMBERED}", name, re.IGNORECASE)
+    text = not pd.api.types.is_numeric_dtype(column)
+    whole = not text and bool((to_numbers(known) % 1 == 0).all())
+    if owner is not None and (text or whole) and _is_numbered_by_party(known, owner, person is not None):
+        what = (
+            f"{name!r} differs in every row of a party, and parties share values: each numbers its own rows."
+        )
+        _drop(name, found, "identifier", what)
+        return
     if person and 2 * distinct > 0.1 * len(known) and distinct < len(known) and "group" not in found.settings:
         found.settings["group"] = name
         found.kinds[name] = "person"
@@ -273,8 +281,6 @@ def _inspect_column(name: str, column: Series, found: Inspection) -> None:
             "Their rows stay together in every split; it is not a feature.",
         )
         return
-    text = not pd.api.types.is_numeric_dtype(column)
-    whole = not text and bool((to_numbers(known) % 1 == 0).all())
     if text and distinct > FEW_VALUES and (example := find_formatted_number(known)):
         what = f"{name!r} has numbers with signs, like {example!r}, which are text."
         _drop(
@@ -354,6 +360,26 @@ def _inspect_column(name: str, column: Series, found: Inspection) -> None:
             f"{share:.0%} of the rows have no {name!r}.",
             "They are imputed, with an indicator; leave the column out if it says nothing.",
         )
+
+
+def _is_numbered_by_party(known: Series, owner: Series, dense: bool) -> bool:
+    """Whether a column numbers the rows of each party, beginning anew at each.
+
+    `dense` also asks that the numbers of a party have few gaps: ids of people that parties share have many.
+    """
+    import pandas as pd
+
+    of = owner[known.index]
+    sizes = of.value_counts()
+    if len(sizes) < 2 or sizes.iloc[0] <= TOO_MANY or known.nunique() == len(known):
+        return False
+    if known.groupby(of).nunique().sum() != sizes.sum():
+        return False
+    if not dense:
+        return True
+    digits = pd.Series(to_text(known), index=known.index, dtype=str).str.extract(r"(\d{1,15})\D*$")[0]
+    span = digits.astype(float).groupby(of).agg(lambda v: v.max() - v.min() + 1)
+    return bool((span <= 2 * sizes[span.index]).all())
 
 
 def _declare_infinite(name: str, column: Series, found: Inspection) -> Series:

@@ -268,10 +268,11 @@ class Recipe:
             if not is_number(name, column):
                 if example := find_decimal_comma(column):
                     raise BadData(f"column {name!r}: {DECIMAL_COMMA.format(example)}")
+                wrong = column[column.notna() & np.isnan(to_numbers(column))]
                 raise BadData(
                     f"the recipe declares {name!r} as a number; the table contains text, e.g. "
-                    f"{str(column.dropna().iloc[0])!r}. Correct these cells, or leave them empty if they are "
-                    "missing."
+                    f"{str([*wrong, *column.dropna()][0])!r}. Correct these cells, or leave them empty if "
+                    "they are missing."
                 )
             parts.append(to_numbers(column)[:, None])
         for name, features in self.dates.items():

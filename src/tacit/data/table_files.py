@@ -58,7 +58,7 @@ THOUSANDS = (
 )
 DECIMAL_COMMA = (
     "the numbers have a decimal comma, like {!r}. Read the file with decimal=',' (from_csv, "
-    "pandas.read_csv; tacit predict --decimal ,), or write them with a point."
+    "pandas.read_csv; on the command line --decimal ,), or write them with a point."
 )
 HEADER_LINES = 100  # of names with line breaks, together
 CHUNK = 200_000  # rows of text at a time: some hundred megabytes
@@ -137,8 +137,9 @@ def read_table(
 ) -> DataFrame:
     """Read a CSV or Parquet file by the rules above.
 
-    `ids` are read as text, exactly. `text=True` reads every cell of a CSV file so, as categories. A column of
-    numbers with a decimal comma is refused, unless `decimal` says what the decimal sign is. `encoding` is
+    `ids` are read as text, exactly. `text=True` reads every cell of a CSV file so, as categories; with
+    decimal="," columns of numbers get decimal points. Otherwise a column of numbers with a decimal comma is
+    refused, unless `decimal` says what the decimal sign is. `encoding` is
     that of a CSV file, such as "cp1252" (default: UTF-8). `declared` are the text values of columns: such a
     column is text, and a value of the list is never missing, even if it is NA or ?. A table with fewer than
     `least_rows` (0 or 1) is refused.
@@ -162,6 +163,8 @@ def read_table(
         frame = _read_parquet(file, ids)
     elif text:
         frame = _as_categories(read_chunks(file, separator=separator, encoding=encoding))
+        if decimal == ",":
+            frame = frame.apply(_with_points)
     else:
         with _explain(file, encoding):
             known = {n: set(v) for n, v in (declared or {}).items() if n in header.names}
@@ -210,6 +213,15 @@ def find_decimal_comma(column: Series) -> str | None:
     values = column.dropna().astype(str)
     example = next((v for v in values if "," in v), None)
     return example if example and values.str.fullmatch(r"[+-]?\d+(,\d+)?").all() else None
+
+
+def _with_points(column: Series) -> Series:
+    """Return a column of text with decimal points, if all of its cells are numbers with commas or missing."""
+    words = column.cat.categories
+    numbers = words[~words.isin(NULLS)]
+    if find_decimal_comma(numbers.to_series()) is None:
+        return column
+    return column.cat.rename_categories({word: word.replace(",", ".") for word in numbers})
 
 
 def read_chunks(

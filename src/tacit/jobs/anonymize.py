@@ -35,6 +35,8 @@ from ..anonymity.release import (
 from ..anonymity.result import AnonymizationResult, HomogeneityWarning, IdentifierWarning
 from ..anonymity.risk import find_identifiers
 from ..anonymity.table import NULLS, EncodedTable, encode
+from ..data.table_files import NULLS as NULL_CELLS
+from ..data.table_files import find_decimal_comma
 from ..errors import BadData
 from ..parameters import bad, check, nearest, to_table
 from ..parties.ledger import Ledger, Spend
@@ -163,6 +165,7 @@ def anonymize(
                 f"The population has no column {', '.join(map(repr, absent))}; it needs every "
                 "quasi-identifier."
             )
+    _refuse_decimal_commas(frame, [c for c in quasi if c not in hierarchies])
     table = encode(frame, quasi, hierarchies, sensitive, nulls, population, people)
     number = table.rows if people is None else int(people.max(initial=-1)) + 1
     if k is not None and number < k and private is None:
@@ -197,6 +200,23 @@ def anonymize(
     if private is not None:
         result.ledger = _build_ledger(private, chosen, person)
     return result
+
+
+def _refuse_decimal_commas(frame: pandas.DataFrame, columns: Sequence[str]) -> None:
+    """Raise BadData if the numbers of a column are text with commas: its hierarchy would be * alone."""
+    from pandas import CategoricalDtype, Series
+
+    for name in columns:
+        column = frame[name]
+        values = column.cat.categories if isinstance(column.dtype, CategoricalDtype) else column.unique()
+        distinct = Series(values)
+        example = find_decimal_comma(distinct[~distinct.isin(NULL_CELLS)])
+        if example is not None:
+            raise BadData(
+                f"anonymize: the numbers of {name!r} have a decimal comma, like {example!r}, and would be "
+                "categories. Read the file with decimal=',' (tacit anonymize --decimal ,), or give the "
+                "column a hierarchy."
+            )
 
 
 def publish(

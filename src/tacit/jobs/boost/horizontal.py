@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,37 @@ def train_horizontal(fed: Any, options: Mapping[str, Any], runtime: Any, guard: 
         custom = _custom(config, frames)
     program = make_program(config, terms, len(frames), custom)
     found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=OWNER, pooled=pooled)
-    return conclude(program, found, ledger, len(frames))
+    result = conclude(program, found, ledger, len(frames))
+    dates = {} if "features" in options or not isinstance(fed, Federation) else _dates_of(fed)
+    return replace(result, notes=(*result.notes, *_note_left_out(dates, config, terms, frames)))
+
+
+def _dates_of(fed: Federation) -> Mapping[str, Any]:
+    assert fed.source is not None
+    assert fed.source.table is not None
+    return fed.source.table.recipe.dates
+
+
+def _note_left_out(
+    dates: Mapping[str, Any], config: BoostConfig, terms: Terms, frames: Mapping[str, pd.DataFrame]
+) -> list[str]:
+    """Return what of the tables the trees do not use: dates of a federation, and levels beyond the limit."""
+    notes = []
+    if dates:
+        notes.append(
+            f"Dates are not used: {', '.join(map(repr, dates))}. Add columns of numbers, like days since a "
+            "date, to use them."
+        )
+    if config.epsilon is None and not isinstance(config.categories, Mapping):
+        for name, levels in terms.levels.items():
+            if name != config.label and len(levels) == MOST_LEVELS:
+                found = {text_of(v) for f in frames.values() for v in known_values(f[name])}
+                if len(found) > MOST_LEVELS:
+                    notes.append(
+                        f"{name!r} has {len(found)} levels: the {MOST_LEVELS} most frequent are used, and "
+                        "all others count as one."
+                    )
+    return notes
 
 
 def read_tables(fed: Any, owner: str) -> tuple[dict[str, pd.DataFrame], str, dict[str, Any]]:
@@ -188,7 +219,8 @@ def _count_levels(frames: Mapping[str, pd.DataFrame], terms: Terms) -> int:
 
 def _most_frequent(frames: Mapping[str, pd.DataFrame], column: str) -> tuple[str, ...]:
     counts = pd.concat([f[column].dropna().map(text_of) for f in frames.values()]).value_counts()
-    return tuple(sorted(counts.index[:MOST_LEVELS]))
+    by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))  # ties whatever the parties
+    return tuple(sorted(level for level, _ in by_count[:MOST_LEVELS]))
 
 
 def check_rows(frames: Mapping[str, pd.DataFrame], terms: Terms, owner: str = OWNER) -> None:
