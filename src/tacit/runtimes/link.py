@@ -16,7 +16,7 @@ import json
 import logging
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -39,6 +39,7 @@ from .channel import Channel, new_life
 from .envelope import ABSENT, FAILED, MAIL, METHOD, PRESENT, VERSION, WELCOME, pack, unpack
 from .hub import OPTIONS
 from .kits import CertificateIdentity, Kit, keep_revocations
+from .local_streams import LocalStreams
 from .monitoring import Pulse
 
 log = logging.getLogger("tacit.party")
@@ -82,6 +83,7 @@ class Link:
         start_wait: float = 0.0,
         needs: Iterable[str] = (),
         may_restart: bool = False,
+        local: Mapping[str, str] | None = None,
     ):
         self.kit, self.patience, self.linger, self.version, self.away = kit, patience, linger, version, away
         self.may_restart = may_restart  # with `away`: the program itself notices restarted parties
@@ -99,6 +101,16 @@ class Link:
             identity=CertificateIdentity(lambda: self.kit),
         )
         self.channels: dict[str, Channel] = {}
+        # sockets of parties on this machine, this one's too: payloads for them do not pass the hub
+        self.local = LocalStreams(
+            lambda: self.kit,
+            local or {},
+            self._pull,
+            self._receive,
+            self._on_local_presence,
+            self._fail,
+            self.note,
+        )
         self.notes: list[str] = []  # problems that were repaired or refused: for logs and tests
         self.peers: frozenset[str] = frozenset()  # parties that must not fail
         self._stopped: dict[str, PartyStopped] = {}  # parties that said that they failed
@@ -122,6 +134,8 @@ class Link:
 
     async def __aenter__(self) -> Link:
         self._failed = asyncio.get_running_loop().create_future()
+        if self.kit.name in self.local:
+            self.local.open()
         self._tasks = [
             asyncio.create_task(self._stay_connected(), name=f"link of {self.kit.name}"),
             asyncio.create_task(self._tick()),
@@ -134,6 +148,7 @@ class Link:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.local.close()
         if self._failed is not None and not self._failed.done():
             self._failed.cancel()
 
@@ -272,9 +287,13 @@ class Link:
         0.0 if it is connected or never was, or if this party is disconnected itself and cannot know.
         """
         channel = self.channels.get(name)
-        if channel is None or not channel.their_life or channel.present or not self.connected.is_set():
+        if channel is None or not channel.their_life or channel.present or not self._can_reach(name):
             return 0.0
         return time.monotonic() - channel.absent_since
+
+    def _can_reach(self, name: str) -> bool:
+        """Whether this party is connected to the hub, if that is the way to the other one."""
+        return name in self.local or self.connected.is_set()
 
     def _check(self) -> None:
         assert self._failed is not None
@@ -378,15 +397,35 @@ class Link:
     def _on_welcome(self) -> None:
         self.connections += 1
         self.connected.set()
-        for channel in self.channels.values():
-            channel.reconnect()
-            self._wake(channel)
+        for name, channel in self.channels.items():
+            if name not in self.local:
+                channel.reconnect()
+                self._wake(channel)
         self._news.set()
 
     def _wake(self, channel: Channel) -> None:
         """Have the writer look at this channel: it has, or may have, something to send."""
+        if channel.peer in self.local:
+            self.local.wake(channel.peer)
+            return
         self._to_write[channel.peer] = channel
         self._news.set()
+
+    def _pull(self, name: str) -> tuple[bytes, bytes] | None:
+        channel = self.channels[name]
+        return channel.pull_parts() if channel.failure is None else None
+
+    def _on_local_presence(self, name: str, is_present: bool) -> None:
+        self._on_presence(self.channels[name], is_present)
+
+    def _on_presence(self, channel: Channel, is_present: bool) -> None:
+        """Another party has connected, or disconnected."""
+        if is_present:
+            self.earlier.pop(channel.peer, None)
+            channel.reconnect()
+            self._wake(channel)
+        elif channel.present:
+            channel.present, channel.absent_since = False, time.monotonic()
 
     async def _write(self, call: Any) -> None:
         try:
@@ -414,43 +453,41 @@ class Link:
             self.note(f"from the hub: {error}")
             return
         if kind == MAIL:
-            try:
-                channel = self._channel(sender)
-            except ProtocolError:
-                self.note(
-                    f"a message from {sender!r}, which is not in federation {self.kit.federation!r}, was "
-                    "dropped"
-                )
-                return
-            if channel.failure is not None:
-                return  # the channel failed: nothing more is read from this party
-            before = channel.their_life
-            channel.receive(payload)
-            self.earlier.pop(sender, None)
-            if channel.their_life != before:
-                log.info("party %r: the encrypted channel with %r is open", self.kit.name, sender)
-            if channel.failure is not None:
-                self.mailbox.cancel(sender)
-                self._check_broken()
-            if channel.unconfirmed_records:
-                self._to_confirm[sender] = channel
-                if self._soon is None:
-                    wait = SOON * max(1.0, len(self.channels) / MANY)
-                    self._soon = asyncio.get_running_loop().call_later(wait, self._confirm)
-            self._room.set()
-            if channel.busy:  # a confirmation may have made room
-                self._wake(channel)
+            self._receive(sender, payload)
         elif kind == FAILED:
             self._hub_confirmed.set()
-        elif kind in (ABSENT, PRESENT) and sender in self.channels:
-            if kind == PRESENT:
-                self.earlier.pop(sender, None)
-                self.channels[sender].reconnect()
-                self._wake(self.channels[sender])
-            elif self.channels[sender].present:
-                self.channels[sender].present, self.channels[sender].absent_since = False, time.monotonic()
+        elif kind in (ABSENT, PRESENT) and sender in self.channels and sender not in self.local:
+            self._on_presence(self.channels[sender], kind == PRESENT)
         elif kind == WELCOME:
             self._renew(payload)
+
+    def _receive(self, sender: str, payload: memoryview) -> None:
+        """Process a payload of another party."""
+        try:
+            channel = self._channel(sender)
+        except ProtocolError:
+            self.note(
+                f"a message from {sender!r}, which is not in federation {self.kit.federation!r}, was dropped"
+            )
+            return
+        if channel.failure is not None:
+            return  # the channel failed: nothing more is read from this party
+        before = channel.their_life
+        channel.receive(payload)
+        self.earlier.pop(sender, None)
+        if channel.their_life != before:
+            log.info("party %r: the encrypted channel with %r is open", self.kit.name, sender)
+        if channel.failure is not None:
+            self.mailbox.cancel(sender)
+            self._check_broken()
+        if channel.unconfirmed_records:
+            self._to_confirm[sender] = channel
+            if self._soon is None:
+                wait = SOON * max(1.0, len(self.channels) / MANY)
+                self._soon = asyncio.get_running_loop().call_later(wait, self._confirm)
+        self._room.set()
+        if channel.busy:  # a confirmation may have made room
+            self._wake(channel)
 
     def _learn_failures(self, failed: Any) -> None:
         """Show which parties failed before this one connected; the text is this party's own."""
@@ -485,6 +522,7 @@ class Link:
                 self.kit = replace(self.kit, trust=trust)
                 for channel in self.channels.values():
                     channel.kit = self.kit
+                self.local.renew()
                 keep_revocations(self.kit)
         except OSError as error:
             self.note(
@@ -506,8 +544,8 @@ class Link:
         while True:
             await asyncio.sleep(TICK)
             self.pulse.beat()
-            for channel in self.channels.values():
-                if self.connected.is_set():
+            for name, channel in self.channels.items():
+                if self._can_reach(name):
                     channel.tick(time.monotonic())
                     if channel.busy:
                         self._wake(channel)
@@ -515,7 +553,7 @@ class Link:
             self._check_stopped()
             self._check_earlier()
             self._check_held()
-            if self.away is not None and self.connected.is_set():
+            if self.away is not None:
                 self._check_missing(self.away)
 
     def _resume(self) -> None:
@@ -575,7 +613,7 @@ class Link:
             dict.fromkeys(self._crowded, "a confirmation that it reads") | self.mailbox.awaited()
         ).items():
             channel = self.channels.get(name)
-            if channel is None or not channel.their_life:
+            if channel is None or not channel.their_life or not self._can_reach(name):
                 continue
             if channel.has_restarted and not self.may_restart:
                 self._fail(
