@@ -1,12 +1,12 @@
-"""A party's connection to the hub, with one encrypted channel to each other party.
+"""A party's transport: an encrypted channel to each other party, through the hub or on one machine directly.
 
-It reconnects when the connection is lost. A program notices a lost connection or a restarted hub only by the
-delay. It gets an error if the hub refuses this party, cannot be reached for `patience` seconds, or alters
-messages. With `away`, for protocols that no party can leave and rejoin, it also gets an error if an awaited
-party has disconnected for that many seconds, or has restarted. `run(program, peers)` is for such protocols as
-well: a party that fails tells its peers (stopping.py), and a program that waits for one that failed gets an
-error at once. It also tells the hub the kind of its error: a party that connects later is told by the hub,
-and stops if one that it `needs` does not start again within `patience` seconds.
+Connections are opened again when they are lost: a program notices a lost connection or a restarted hub only
+by the delay. It gets an error if the hub refuses this party, cannot be reached for `patience` seconds, or
+alters messages. With `away`, for protocols that no party can leave and rejoin, it also gets an error if an
+awaited party has disconnected for that many seconds, or has restarted. `run(program, peers)` is for such
+protocols as well: a party that fails tells its peers (stopping.py), and a program that waits for one that
+failed gets an error at once. It also tells the hub the kind of its error: a party that connects later is told
+by the hub, and stops if one that it `needs` does not start again within `patience` seconds.
 """
 
 from __future__ import annotations
@@ -14,16 +14,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import random
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import grpc
-
-from ..errors import BadFrame, NoHub, PartyStopped, ProtocolError, SealBroken
+from ..errors import BadFrame, PartyStopped, ProtocolError, SealBroken
 from ..parameters import nearest
 from ..parties.clock import RealClock
 from ..parties.codec import MAX_BYTES
@@ -34,10 +31,9 @@ from ..parties.party import Party, Program
 from ..parties.quota import MAX_SCOPE, MailLimits
 from ..parties.secret import Secret
 from . import stopping
-from .certificates import HUB_NAME
 from .channel import Channel, new_life
-from .envelope import ABSENT, FAILED, MAIL, METHOD, PRESENT, VERSION, WELCOME, pack, unpack
-from .hub import OPTIONS
+from .envelope import ABSENT, FAILED, MAIL, PRESENT, WELCOME, pack, unpack
+from .hub_connection import RESTART, HubConnection
 from .kits import CertificateIdentity, Kit, keep_revocations
 from .local_streams import LocalStreams
 from .monitoring import Pulse
@@ -47,22 +43,10 @@ log = logging.getLogger("tacit.party")
 SOON = 0.02
 MANY = 50  # channels from which on this time grows with their number: a server confirms a round at once
 TICK = 0.5
-# seconds between attempts to connect: doubling, with jitter, so that parties do not reconnect at once
-WAIT = (0.05, 2.0)
-RESTART = 2.0  # seconds that a restart of the hub may take; after them, the reason is looked for
 LINGER = 10.0  # seconds a finished party waits for others to receive its messages
 ABSENT_SHARE = 0.1  # the fraction of this time that it waits where no receiver is connected
 AGAIN = "Start this party again when it runs."
 MOST_SECONDS = 1e9  # since a failure that a hub may tell; an integer beyond floats cannot be shown
-CLIENT_OPTIONS = [
-    *OPTIONS,
-    ("grpc.ssl_target_name_override", HUB_NAME),
-    ("grpc.enable_retries", 0),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-]
 
 
 class Link:
@@ -85,7 +69,7 @@ class Link:
         may_restart: bool = False,
         local: Mapping[str, str] | None = None,
     ):
-        self.kit, self.patience, self.linger, self.version, self.away = kit, patience, linger, version, away
+        self.kit, self.patience, self.linger, self.away = kit, patience, linger, away
         self.may_restart = may_restart  # with `away`: the program itself notices restarted parties
         self.start_wait = start_wait  # seconds `drain` waits for a receiver that has not connected yet
         self.life = new_life()
@@ -105,7 +89,7 @@ class Link:
         self.local = LocalStreams(
             lambda: self.kit,
             local or {},
-            self._pull,
+            self._pull_parts,
             self._receive,
             self._on_local_presence,
             self._fail,
@@ -118,26 +102,29 @@ class Link:
         self.earlier: dict[
             str, tuple[str, float]
         ] = {}  # parties that failed before: (text, when it was told)
-        self._for_hub: list[bytes] = []
+        self.hub = HubConnection(kit, version, patience, self._pull, self._read, self._on_welcome, self.note)
+        self.connected = self.hub.connected
         self._hub_confirmed = asyncio.Event()
-        self.connections = 0
         self.sent_bytes = 0  # of messages, before encryption
-        self.connected = asyncio.Event()
         self.pulse = Pulse()
-        self._news, self._room = asyncio.Event(), asyncio.Event()
-        self._to_write: dict[str, Channel] = {}  # channels that may have something to send, in turn
+        self._room = asyncio.Event()
         self._to_confirm: dict[str, Channel] = {}  # channels that received what is not confirmed yet
         self._crowded: set[str] = set()  # receivers for which the program waits to confirm
         self._soon: asyncio.TimerHandle | None = None
         self._failed: asyncio.Future[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
+    @property
+    def connections(self) -> int:
+        """How often this party has connected to the hub."""
+        return self.hub.connections
+
     async def __aenter__(self) -> Link:
         self._failed = asyncio.get_running_loop().create_future()
         if self.kit.name in self.local:
             self.local.open()
         self._tasks = [
-            asyncio.create_task(self._stay_connected(), name=f"link of {self.kit.name}"),
+            asyncio.create_task(self.hub.stay_connected(), name=f"link of {self.kit.name}"),
             asyncio.create_task(self._tick()),
         ]
         for task in self._tasks:
@@ -213,8 +200,7 @@ class Link:
 
     async def tell_hub(self, error: BaseException) -> None:
         """Tell the hub the kind of an error, for parties that connect later; wait for its receipt."""
-        self._for_hub.append(pack(FAILED, self.kit.name, "", stopping.reason_of(error).encode()))
-        self._news.set()
+        self.hub.send(pack(FAILED, self.kit.name, "", stopping.reason_of(error).encode()))
         with suppress(TimeoutError):  # it may not be connected yet, and need not be
             await asyncio.wait_for(self._hub_confirmed.wait(), RESTART)
 
@@ -336,82 +322,26 @@ class Link:
             self.mailbox.ledger.record(self.kit.name, name, stopping.RunStopped, bytes=len(frame))
             self._check_stopped()
 
-    # --- the connection -------------------------------------------------------------------------------------
-
-    async def _stay_connected(self) -> None:
-        lost, wait, why = time.monotonic(), WAIT[0], ""
-        authority, key, certificate = self.kit.pems()
-        credentials = grpc.ssl_channel_credentials(authority, key, certificate)
-        while True:
-            before = self.connections
-            async with grpc.aio.secure_channel(
-                self.kit.address, credentials, options=CLIENT_OPTIONS
-            ) as connection:
-                try:
-                    await self._talk(connection.stream_stream(METHOD)(metadata=((VERSION, self.version),)))
-                    why = "the hub ended the connection"
-                except grpc.aio.AioRpcError as error:
-                    why = error.details() or str(error.code())
-                    if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-                        raise NoHub(
-                            f"the hub at {self.kit.address} refused party {self.kit.name!r}: {why}"
-                        ) from None
-                    if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED):
-                        raise NoHub(
-                            f"the server at {self.kit.address} does not answer as a hub: "
-                            f"{error.code().name}: {why}. Is it a tacit hub of the same version?"
-                        ) from None
-                finally:
-                    self.connected.clear()
-            if self.connections > before:
-                lost, wait = time.monotonic(), WAIT[0]
-                self.note(f"the connection to the hub was lost: {why}")
-            elif time.monotonic() - lost > min(RESTART, self.patience):
-                from .preflight import reach
-
-                fatal, reason = await asyncio.to_thread(reach, self.kit)
-                why = reason or why
-                if fatal or time.monotonic() - lost > self.patience:
-                    raise NoHub(f"{why} Party {self.kit.name!r} tried for {time.monotonic() - lost:.0f} s.")
-            await asyncio.sleep(wait * random.uniform(0.5, 1.0))
-            wait = min(2 * wait, WAIT[1])
-
-    async def _talk(self, call: Any) -> None:
-        writer: asyncio.Task[None] | None = None
-        try:
-            async for data in call:
-                if writer is None:  # the hub's welcome: it accepted the certificate
-                    writer = asyncio.create_task(self._write(call))
-                    self._on_welcome()
-                self._read(data)
-            code = await call.code()
-            if code is not grpc.StatusCode.OK:
-                raise grpc.aio.AioRpcError(
-                    code, await call.initial_metadata(), await call.trailing_metadata(), await call.details()
-                )
-        finally:
-            if writer is not None:
-                writer.cancel()
-            call.cancel()
+    # --- the connections ------------------------------------------------------------------------------------
 
     def _on_welcome(self) -> None:
-        self.connections += 1
-        self.connected.set()
         for name, channel in self.channels.items():
             if name not in self.local:
                 channel.reconnect()
                 self._wake(channel)
-        self._news.set()
 
     def _wake(self, channel: Channel) -> None:
         """Have the writer look at this channel: it has, or may have, something to send."""
         if channel.peer in self.local:
             self.local.wake(channel.peer)
             return
-        self._to_write[channel.peer] = channel
-        self._news.set()
+        self.hub.wake(channel.peer)
 
-    def _pull(self, name: str) -> tuple[bytes, bytes] | None:
+    def _pull(self, name: str) -> bytes | None:
+        channel = self.channels[name]
+        return channel.pull() if channel.failure is None else None
+
+    def _pull_parts(self, name: str) -> tuple[bytes, bytes] | None:
         channel = self.channels[name]
         return channel.pull_parts() if channel.failure is None else None
 
@@ -426,25 +356,6 @@ class Link:
             self._wake(channel)
         elif channel.present:
             channel.present, channel.absent_since = False, time.monotonic()
-
-    async def _write(self, call: Any) -> None:
-        try:
-            while True:
-                self._news.clear()  # first: an event during writing sets it again
-                while self._for_hub:
-                    await call.write(self._for_hub.pop(0))
-                # one record per channel in turn, so that a large message does not block others
-                while self._to_write and not self._for_hub:
-                    name = next(iter(self._to_write))
-                    channel = self._to_write.pop(name)
-                    payload = channel.pull() if channel.failure is None else None
-                    if payload is not None:
-                        self._to_write[name] = channel  # at the end
-                        await call.write(payload)
-                if not self._for_hub:
-                    await self._news.wait()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
-            return  # the reading side reports the reason
 
     def _read(self, data: bytes) -> None:
         try:
