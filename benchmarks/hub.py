@@ -30,8 +30,9 @@ import torch
 
 from tacit.parties import Message
 from tacit.runtimes import hub as hubs
+from tacit.runtimes.hub_connection import CLIENT_OPTIONS
 from tacit.runtimes.kits import Kit, temporary
-from tacit.runtimes.link import CLIENT_OPTIONS, Link
+from tacit.runtimes.link import Link
 
 torch.set_num_threads(1)
 REPEATS = 7

@@ -27,8 +27,10 @@ from tacit.errors import BudgetSpent, PartyFailed
 from tacit.jobs.train import member as members
 from tacit.jobs.train import networked, party_rows
 from tacit.jobs.train.plan import Plan, make_plan, make_task
-from tacit.jobs.train.train import DETAILS, train_side_by_side, trainer_class
+from tacit.jobs.train.train import train_side_by_side
 from tacit.jobs.train.trainer import PENDING, RoundRecord, RunContext, Trainer
+from tacit.jobs.train.trainer_kinds import trainer_class
+from tacit.jobs.train.training import DETAILS
 from tacit.topologies import Gossip
 
 from ..runtimes.net import Net

@@ -56,7 +56,7 @@ def test_a_party_that_floods_another_fills_its_mailbox_to_the_limit_and_no_furth
                     link.channels["b"].send(
                         "flood", encode(NetSecret(str(i), bytes(MB)))
                     )  # past `deliver`, which would wait
-                link._news.set()
+                link._wake(link.channels["b"])
                 await me.recv("b", NetBall)
 
             async def reads(me: Any) -> list[int]:

@@ -2,7 +2,7 @@
 
 `TrainConfig` declares each option with its type, default, check, documentation and place in a job file. The
 keyword arguments of `train`, `compare`, `plan` and `gossip`, the tables of job files, `--set`, the job that a
-run directory keeps, and the reference page are derived from it. `conflicts.py` lists what cannot be combined.
+run directory keeps, and the reference page are derived from it. `conflicts/` lists what cannot be combined.
 
 A new option is one field here, and one property of the trainers that obey it.
 """

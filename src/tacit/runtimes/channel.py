@@ -141,15 +141,20 @@ class Channel:
 
     def pull(self) -> bytes | None:
         """Return the next payload to send, after `front`, if there is one."""
+        parts = self.pull_parts()
+        return None if parts is None else b"".join((self.front, *parts))
+
+    def pull_parts(self) -> tuple[bytes, bytes] | None:
+        """Return the next payload to send in two parts, without copying what is sealed."""
         if self.greetings:
-            return self.front + self.greetings.pop(next(iter(self.greetings)))
+            return self.greetings.pop(next(iter(self.greetings))), b""
         if self.control and self.seal is not None:
             op = next(iter(self.control))
             value, number = self.control.pop(op)
             self.sent_control += 1
             plain = bytes((op,)) + value.to_bytes(8, "big") + number.to_bytes(8, "big")
             return self._record(
-                CONTROL, self.sent_control, SealedRecord(BODY, b"", memoryview(plain), True, True), self.front
+                CONTROL, self.sent_control, SealedRecord(BODY, b"", memoryview(plain), True, True)
             )
         if (
             self.seal is None
@@ -165,17 +170,15 @@ class Channel:
             self.last_progress = max(self.last_progress, self.last_tick)
         self.cursor += 1
         self.in_flight += len(record.body)
-        return self._record(DATA, counter, record, self.front)
+        return self._record(DATA, counter, record)
 
-    def _record(self, space: int, counter: int, record: SealedRecord, front: bytes = b"") -> bytes:
+    def _record(self, space: int, counter: int, record: SealedRecord) -> tuple[bytes, bytes]:
         assert self.seal is not None
         plain: bytes | memoryview = record.body if record.kind == BODY else record.head + bytes(record.body)
         kind = (record.kind << 1 | record.ends) if space == DATA else 0
         # the nonce contains kind and counter: a head cannot be used as a body
         sealed = self.seal.close(space << 8 | kind, counter, plain)
-        return b"".join(
-            (front, RECORD, self.seal.session, bytes((space, kind)), counter.to_bytes(8, "big"), sealed)
-        )
+        return b"".join((RECORD, self.seal.session, bytes((space, kind)), counter.to_bytes(8, "big"))), sealed
 
     def _send_control(self, op: int, value: int, number: int = 0) -> None:
         if self.seal is not None:
@@ -311,7 +314,7 @@ class Channel:
             self.altered += 1
             if self.altered >= TRIES:
                 self.failure = SealBroken(
-                    f"{self.altered} payloads through the hub in the name of {self.peer!r} were not "
+                    f"{self.altered} payloads in the name of {self.peer!r} were not "
                     f"authentic; the last: {error} Do not trust this hub, or this party."
                 )
 

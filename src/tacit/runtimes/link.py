@@ -1,12 +1,12 @@
-"""A party's connection to the hub, with one encrypted channel to each other party.
+"""A party's transport: an encrypted channel to each other party, through the hub or on one machine directly.
 
-It reconnects when the connection is lost. A program notices a lost connection or a restarted hub only by the
-delay. It gets an error if the hub refuses this party, cannot be reached for `patience` seconds, or alters
-messages. With `away`, for protocols that no party can leave and rejoin, it also gets an error if an awaited
-party has disconnected for that many seconds, or has restarted. `run(program, peers)` is for such protocols as
-well: a party that fails tells its peers (stopping.py), and a program that waits for one that failed gets an
-error at once. It also tells the hub the kind of its error: a party that connects later is told by the hub,
-and stops if one that it `needs` does not start again within `patience` seconds.
+Connections are opened again when they are lost: a program notices a lost connection or a restarted hub only
+by the delay. It gets an error if the hub refuses this party, cannot be reached for `patience` seconds, or
+alters messages. With `away`, for protocols that no party can leave and rejoin, it also gets an error if an
+awaited party has disconnected for that many seconds, or has restarted. `run(program, peers)` is for such
+protocols as well: a party that fails tells its peers (stopping.py), and a program that waits for one that
+failed gets an error at once. It also tells the hub the kind of its error: a party that connects later is told
+by the hub, and stops if one that it `needs` does not start again within `patience` seconds.
 """
 
 from __future__ import annotations
@@ -14,16 +14,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import grpc
-
-from ..errors import BadFrame, NoHub, PartyStopped, ProtocolError, SealBroken
+from ..errors import BadFrame, PartyStopped, ProtocolError, SealBroken
 from ..parameters import nearest
 from ..parties.clock import RealClock
 from ..parties.codec import MAX_BYTES
@@ -34,11 +31,11 @@ from ..parties.party import Party, Program
 from ..parties.quota import MAX_SCOPE, MailLimits
 from ..parties.secret import Secret
 from . import stopping
-from .certificates import HUB_NAME
 from .channel import Channel, new_life
-from .envelope import ABSENT, FAILED, MAIL, METHOD, PRESENT, VERSION, WELCOME, pack, unpack
-from .hub import OPTIONS
+from .envelope import ABSENT, FAILED, MAIL, PRESENT, WELCOME, pack, unpack
+from .hub_connection import RESTART, HubConnection
 from .kits import CertificateIdentity, Kit, keep_revocations
+from .local_streams import LocalStreams
 from .monitoring import Pulse
 
 log = logging.getLogger("tacit.party")
@@ -46,22 +43,10 @@ log = logging.getLogger("tacit.party")
 SOON = 0.02
 MANY = 50  # channels from which on this time grows with their number: a server confirms a round at once
 TICK = 0.5
-# seconds between attempts to connect: doubling, with jitter, so that parties do not reconnect at once
-WAIT = (0.05, 2.0)
-RESTART = 2.0  # seconds that a restart of the hub may take; after them, the reason is looked for
 LINGER = 10.0  # seconds a finished party waits for others to receive its messages
 ABSENT_SHARE = 0.1  # the fraction of this time that it waits where no receiver is connected
 AGAIN = "Start this party again when it runs."
 MOST_SECONDS = 1e9  # since a failure that a hub may tell; an integer beyond floats cannot be shown
-CLIENT_OPTIONS = [
-    *OPTIONS,
-    ("grpc.ssl_target_name_override", HUB_NAME),
-    ("grpc.enable_retries", 0),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-]
 
 
 class Link:
@@ -82,8 +67,9 @@ class Link:
         start_wait: float = 0.0,
         needs: Iterable[str] = (),
         may_restart: bool = False,
+        local: Mapping[str, str] | None = None,
     ):
-        self.kit, self.patience, self.linger, self.version, self.away = kit, patience, linger, version, away
+        self.kit, self.patience, self.linger, self.away = kit, patience, linger, away
         self.may_restart = may_restart  # with `away`: the program itself notices restarted parties
         self.start_wait = start_wait  # seconds `drain` waits for a receiver that has not connected yet
         self.life = new_life()
@@ -99,6 +85,16 @@ class Link:
             identity=CertificateIdentity(lambda: self.kit),
         )
         self.channels: dict[str, Channel] = {}
+        # sockets of parties on this machine, this one's too: payloads for them do not pass the hub
+        self.local = LocalStreams(
+            lambda: self.kit,
+            local or {},
+            self._pull_parts,
+            self._receive,
+            self._on_local_presence,
+            self._fail,
+            self.note,
+        )
         self.notes: list[str] = []  # problems that were repaired or refused: for logs and tests
         self.peers: frozenset[str] = frozenset()  # parties that must not fail
         self._stopped: dict[str, PartyStopped] = {}  # parties that said that they failed
@@ -106,24 +102,29 @@ class Link:
         self.earlier: dict[
             str, tuple[str, float]
         ] = {}  # parties that failed before: (text, when it was told)
-        self._for_hub: list[bytes] = []
+        self.hub = HubConnection(kit, version, patience, self._pull, self._read, self._on_welcome, self.note)
+        self.connected = self.hub.connected
         self._hub_confirmed = asyncio.Event()
-        self.connections = 0
         self.sent_bytes = 0  # of messages, before encryption
-        self.connected = asyncio.Event()
         self.pulse = Pulse()
-        self._news, self._room = asyncio.Event(), asyncio.Event()
-        self._to_write: dict[str, Channel] = {}  # channels that may have something to send, in turn
+        self._room = asyncio.Event()
         self._to_confirm: dict[str, Channel] = {}  # channels that received what is not confirmed yet
         self._crowded: set[str] = set()  # receivers for which the program waits to confirm
         self._soon: asyncio.TimerHandle | None = None
         self._failed: asyncio.Future[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
+    @property
+    def connections(self) -> int:
+        """How often this party has connected to the hub."""
+        return self.hub.connections
+
     async def __aenter__(self) -> Link:
         self._failed = asyncio.get_running_loop().create_future()
+        if self.kit.name in self.local:
+            self.local.open()
         self._tasks = [
-            asyncio.create_task(self._stay_connected(), name=f"link of {self.kit.name}"),
+            asyncio.create_task(self.hub.stay_connected(), name=f"link of {self.kit.name}"),
             asyncio.create_task(self._tick()),
         ]
         for task in self._tasks:
@@ -134,6 +135,7 @@ class Link:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.local.close()
         if self._failed is not None and not self._failed.done():
             self._failed.cancel()
 
@@ -198,8 +200,7 @@ class Link:
 
     async def tell_hub(self, error: BaseException) -> None:
         """Tell the hub the kind of an error, for parties that connect later; wait for its receipt."""
-        self._for_hub.append(pack(FAILED, self.kit.name, "", stopping.reason_of(error).encode()))
-        self._news.set()
+        self.hub.send(pack(FAILED, self.kit.name, "", stopping.reason_of(error).encode()))
         with suppress(TimeoutError):  # it may not be connected yet, and need not be
             await asyncio.wait_for(self._hub_confirmed.wait(), RESTART)
 
@@ -272,9 +273,13 @@ class Link:
         0.0 if it is connected or never was, or if this party is disconnected itself and cannot know.
         """
         channel = self.channels.get(name)
-        if channel is None or not channel.their_life or channel.present or not self.connected.is_set():
+        if channel is None or not channel.their_life or channel.present or not self._can_reach(name):
             return 0.0
         return time.monotonic() - channel.absent_since
+
+    def _can_reach(self, name: str) -> bool:
+        """Whether this party is connected to the hub, if that is the way to the other one."""
+        return name in self.local or self.connected.is_set()
 
     def _check(self) -> None:
         assert self._failed is not None
@@ -317,95 +322,40 @@ class Link:
             self.mailbox.ledger.record(self.kit.name, name, stopping.RunStopped, bytes=len(frame))
             self._check_stopped()
 
-    # --- the connection -------------------------------------------------------------------------------------
-
-    async def _stay_connected(self) -> None:
-        lost, wait, why = time.monotonic(), WAIT[0], ""
-        authority, key, certificate = self.kit.pems()
-        credentials = grpc.ssl_channel_credentials(authority, key, certificate)
-        while True:
-            before = self.connections
-            async with grpc.aio.secure_channel(
-                self.kit.address, credentials, options=CLIENT_OPTIONS
-            ) as connection:
-                try:
-                    await self._talk(connection.stream_stream(METHOD)(metadata=((VERSION, self.version),)))
-                    why = "the hub ended the connection"
-                except grpc.aio.AioRpcError as error:
-                    why = error.details() or str(error.code())
-                    if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-                        raise NoHub(
-                            f"the hub at {self.kit.address} refused party {self.kit.name!r}: {why}"
-                        ) from None
-                    if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED):
-                        raise NoHub(
-                            f"the server at {self.kit.address} does not answer as a hub: "
-                            f"{error.code().name}: {why}. Is it a tacit hub of the same version?"
-                        ) from None
-                finally:
-                    self.connected.clear()
-            if self.connections > before:
-                lost, wait = time.monotonic(), WAIT[0]
-                self.note(f"the connection to the hub was lost: {why}")
-            elif time.monotonic() - lost > min(RESTART, self.patience):
-                from .preflight import reach
-
-                fatal, reason = await asyncio.to_thread(reach, self.kit)
-                why = reason or why
-                if fatal or time.monotonic() - lost > self.patience:
-                    raise NoHub(f"{why} Party {self.kit.name!r} tried for {time.monotonic() - lost:.0f} s.")
-            await asyncio.sleep(wait * random.uniform(0.5, 1.0))
-            wait = min(2 * wait, WAIT[1])
-
-    async def _talk(self, call: Any) -> None:
-        writer: asyncio.Task[None] | None = None
-        try:
-            async for data in call:
-                if writer is None:  # the hub's welcome: it accepted the certificate
-                    writer = asyncio.create_task(self._write(call))
-                    self._on_welcome()
-                self._read(data)
-            code = await call.code()
-            if code is not grpc.StatusCode.OK:
-                raise grpc.aio.AioRpcError(
-                    code, await call.initial_metadata(), await call.trailing_metadata(), await call.details()
-                )
-        finally:
-            if writer is not None:
-                writer.cancel()
-            call.cancel()
+    # --- the connections ------------------------------------------------------------------------------------
 
     def _on_welcome(self) -> None:
-        self.connections += 1
-        self.connected.set()
-        for channel in self.channels.values():
-            channel.reconnect()
-            self._wake(channel)
-        self._news.set()
+        for name, channel in self.channels.items():
+            if name not in self.local:
+                channel.reconnect()
+                self._wake(channel)
 
     def _wake(self, channel: Channel) -> None:
         """Have the writer look at this channel: it has, or may have, something to send."""
-        self._to_write[channel.peer] = channel
-        self._news.set()
+        if channel.peer in self.local:
+            self.local.wake(channel.peer)
+            return
+        self.hub.wake(channel.peer)
 
-    async def _write(self, call: Any) -> None:
-        try:
-            while True:
-                self._news.clear()  # first: an event during writing sets it again
-                while self._for_hub:
-                    await call.write(self._for_hub.pop(0))
-                # one record per channel in turn, so that a large message does not block others
-                while self._to_write and not self._for_hub:
-                    name = next(iter(self._to_write))
-                    channel = self._to_write.pop(name)
-                    payload = channel.pull() if channel.failure is None else None
-                    if payload is not None:
-                        self._to_write[name] = channel  # at the end
-                        await call.write(payload)
-                if not self._for_hub:
-                    await self._news.wait()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
-            return  # the reading side reports the reason
+    def _pull(self, name: str) -> bytes | None:
+        channel = self.channels[name]
+        return channel.pull() if channel.failure is None else None
+
+    def _pull_parts(self, name: str) -> tuple[bytes, bytes] | None:
+        channel = self.channels[name]
+        return channel.pull_parts() if channel.failure is None else None
+
+    def _on_local_presence(self, name: str, is_present: bool) -> None:
+        self._on_presence(self.channels[name], is_present)
+
+    def _on_presence(self, channel: Channel, is_present: bool) -> None:
+        """Another party has connected, or disconnected."""
+        if is_present:
+            self.earlier.pop(channel.peer, None)
+            channel.reconnect()
+            self._wake(channel)
+        elif channel.present:
+            channel.present, channel.absent_since = False, time.monotonic()
 
     def _read(self, data: bytes) -> None:
         try:
@@ -414,43 +364,41 @@ class Link:
             self.note(f"from the hub: {error}")
             return
         if kind == MAIL:
-            try:
-                channel = self._channel(sender)
-            except ProtocolError:
-                self.note(
-                    f"a message from {sender!r}, which is not in federation {self.kit.federation!r}, was "
-                    "dropped"
-                )
-                return
-            if channel.failure is not None:
-                return  # the channel failed: nothing more is read from this party
-            before = channel.their_life
-            channel.receive(payload)
-            self.earlier.pop(sender, None)
-            if channel.their_life != before:
-                log.info("party %r: the encrypted channel with %r is open", self.kit.name, sender)
-            if channel.failure is not None:
-                self.mailbox.cancel(sender)
-                self._check_broken()
-            if channel.unconfirmed_records:
-                self._to_confirm[sender] = channel
-                if self._soon is None:
-                    wait = SOON * max(1.0, len(self.channels) / MANY)
-                    self._soon = asyncio.get_running_loop().call_later(wait, self._confirm)
-            self._room.set()
-            if channel.busy:  # a confirmation may have made room
-                self._wake(channel)
+            self._receive(sender, payload)
         elif kind == FAILED:
             self._hub_confirmed.set()
-        elif kind in (ABSENT, PRESENT) and sender in self.channels:
-            if kind == PRESENT:
-                self.earlier.pop(sender, None)
-                self.channels[sender].reconnect()
-                self._wake(self.channels[sender])
-            elif self.channels[sender].present:
-                self.channels[sender].present, self.channels[sender].absent_since = False, time.monotonic()
+        elif kind in (ABSENT, PRESENT) and sender in self.channels and sender not in self.local:
+            self._on_presence(self.channels[sender], kind == PRESENT)
         elif kind == WELCOME:
             self._renew(payload)
+
+    def _receive(self, sender: str, payload: memoryview) -> None:
+        """Process a payload of another party."""
+        try:
+            channel = self._channel(sender)
+        except ProtocolError:
+            self.note(
+                f"a message from {sender!r}, which is not in federation {self.kit.federation!r}, was dropped"
+            )
+            return
+        if channel.failure is not None:
+            return  # the channel failed: nothing more is read from this party
+        before = channel.their_life
+        channel.receive(payload)
+        self.earlier.pop(sender, None)
+        if channel.their_life != before:
+            log.info("party %r: the encrypted channel with %r is open", self.kit.name, sender)
+        if channel.failure is not None:
+            self.mailbox.cancel(sender)
+            self._check_broken()
+        if channel.unconfirmed_records:
+            self._to_confirm[sender] = channel
+            if self._soon is None:
+                wait = SOON * max(1.0, len(self.channels) / MANY)
+                self._soon = asyncio.get_running_loop().call_later(wait, self._confirm)
+        self._room.set()
+        if channel.busy:  # a confirmation may have made room
+            self._wake(channel)
 
     def _learn_failures(self, failed: Any) -> None:
         """Show which parties failed before this one connected; the text is this party's own."""
@@ -485,6 +433,7 @@ class Link:
                 self.kit = replace(self.kit, trust=trust)
                 for channel in self.channels.values():
                     channel.kit = self.kit
+                self.local.renew()
                 keep_revocations(self.kit)
         except OSError as error:
             self.note(
@@ -506,8 +455,8 @@ class Link:
         while True:
             await asyncio.sleep(TICK)
             self.pulse.beat()
-            for channel in self.channels.values():
-                if self.connected.is_set():
+            for name, channel in self.channels.items():
+                if self._can_reach(name):
                     channel.tick(time.monotonic())
                     if channel.busy:
                         self._wake(channel)
@@ -515,7 +464,7 @@ class Link:
             self._check_stopped()
             self._check_earlier()
             self._check_held()
-            if self.away is not None and self.connected.is_set():
+            if self.away is not None:
                 self._check_missing(self.away)
 
     def _resume(self) -> None:
@@ -575,7 +524,7 @@ class Link:
             dict.fromkeys(self._crowded, "a confirmation that it reads") | self.mailbox.awaited()
         ).items():
             channel = self.channels.get(name)
-            if channel is None or not channel.their_life:
+            if channel is None or not channel.their_life or not self._can_reach(name):
                 continue
             if channel.has_restarted and not self.may_restart:
                 self._fail(

@@ -92,7 +92,7 @@ def read_presence(kit: Kit, timeout: float = 5.0) -> Presence:
     import grpc
 
     from .envelope import CHECK
-    from .link import CLIENT_OPTIONS
+    from .hub_connection import CLIENT_OPTIONS
 
     authority, key, certificate = kit.pems()
     with grpc.secure_channel(

@@ -1,4 +1,8 @@
-"""One process per party and a hub between them, on this machine, with real sockets and certificates.
+"""One process per party on this machine, with real sockets and certificates.
+
+Messages go directly from process to process (local_streams.py), encrypted from end to end as between
+organizations; with `through_hub`, over a hub. The hub runs in any case: parties that start late learn from it
+that another one failed.
 
 Another process must be able to import a program: a function of a module or of the running script, or
 `functools.partial` of one with plain values. No code or object is sent; a program that cannot be imported is
@@ -12,6 +16,7 @@ import builtins
 import functools
 import inspect
 import json
+import logging
 import os
 import signal
 import sys
@@ -34,8 +39,10 @@ if TYPE_CHECKING:
     from .kits import Kit
 
 T = TypeVar("T")
+log = logging.getLogger("tacit.party")
 PATIENCE = 60.0  # seconds to retry when the hub, or an awaited party, has disconnected
 LINGER = 5.0  # seconds a finished party waits for others to receive its messages
+LONGEST_SOCKET = 100  # bytes of a Unix socket's path; Linux takes 107 and macOS 103
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,9 @@ class Processes:
         False, doc="start a process again that was killed; one that ended with an error stays ended"
     )
     max_bytes: int = whole(MAX_BYTES, least=64, doc="the largest message a party sends or reads")
+    through_hub: bool = flag(
+        False, doc="send messages through the hub, as on several machines, instead of from process to process"
+    )
 
     def check(self) -> None:
         if self.at_least is not None and self.deadline is None:
@@ -231,6 +241,7 @@ class _ProcessRun:
             # processes start at different speeds: a party that finishes early keeps its messages for slower
             # ones
             "start_wait": 0.0 if self.may_leave else PATIENCE,
+            "local": self._sockets(),
         }
         self.results: dict[str, Any] = {}
         self.failed: PartyFailed | None = None
@@ -281,6 +292,16 @@ class _ProcessRun:
                 "program": spec,
                 "link": self.link_options,
             }
+
+    def _sockets(self) -> dict[str, str] | None:
+        """Return the socket of each party; None if messages go through the hub."""
+        if self.runtime.through_hub:
+            return None
+        paths = {name: self._folder(name) / "socket" for name in self.programs}
+        if any(len(os.fsencode(path)) > LONGEST_SOCKET for path in paths.values()):
+            log.info("the folder %s is too long for sockets: messages go through the hub", self.folder)
+            return None
+        return {name: str(path) for name, path in paths.items()}
 
     def _folder(self, name: str) -> Path:
         """Return a party's folder; party names may contain characters that folder names cannot."""

@@ -352,7 +352,7 @@ def spent(p: Plan, rounds: int) -> Ledger:
     ):  # else each row is drawn by itself
         note = f"{note} {HELD_OUT}"
     if p.public_sizes is None:  # real parties, which know their numbers of rows
-        assert s.epsilon is not None  # conflicts.py
+        assert s.epsilon is not None  # config/conflicts
         for name in p.fed.parties:
             ledger.spend(
                 Spend(

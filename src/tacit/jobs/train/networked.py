@@ -466,7 +466,7 @@ class NetworkedTrainer(MessageTrainer):
                     code=code,
                     device=p.device,
                 )
-            seeded = Processes(p.seed, runtime.deadline, runtime.at_least, runtime.restart, runtime.max_bytes)
+            seeded = replace(runtime, seed=p.seed)
             ledger = Ledger()
             yield from seeded.stream(
                 programs, emitter, here=(SERVER,), ledger=ledger, may_leave=p.fed.parties

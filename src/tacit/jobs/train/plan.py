@@ -423,7 +423,7 @@ def _local_steps(config: TrainConfig) -> int | None:
 def _with_max_rows(p: Plan) -> tuple[Stage, ...]:
     """Set what hidden weights are a share of, where parties are processes of this machine.
 
-    Real parties must agree on it beforehand (conflicts.py): a server that could choose it would choose whose
+    Real parties must agree on it beforehand (config/conflicts): a server that chose it would choose whose
     update is rounded to zero.
     """
     if p.runtime != "processes" or not p.weights_hidden:

@@ -59,7 +59,7 @@ class RowPrivacy:
             size = noisy_count(count_units(fed, 0), count, source(None, "number of rows", name))
         epochs = p.local_epochs[p.fed.parties.index(name)]
         self.terms = terms(p, size, epochs)
-        assert self.terms.release is not None  # conflicts.py: real parties add noise
+        assert self.terms.release is not None  # config/conflicts: real parties add noise
         limit = self.terms.steps * p.rounds + (count is not None)
         self.account = Account(
             self.terms.release,

@@ -1,6 +1,6 @@
 """What every kind of training implements, and what the training loop reads.
 
-A trainer computes rounds and yields a `RoundRecord` of each. The loop (train.py) writes records into the
+A trainer computes rounds and yields a `RoundRecord` of each. The loop (training.py) writes records into the
 journal, saves the trainer's state, and returns the result. It knows nothing else about the trainer.
 """
 
