@@ -21,8 +21,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import grpc
-
 from ..errors import BadFrame, NoHub, PartyStopped, ProtocolError, SealBroken
 from ..parameters import nearest
 from ..parties.clock import RealClock
@@ -34,12 +32,11 @@ from ..parties.party import Party, Program
 from ..parties.quota import MAX_SCOPE, MailLimits
 from ..parties.secret import Secret
 from . import stopping
-from .certificates import HUB_NAME
 from .channel import Channel, new_life
-from .envelope import ABSENT, FAILED, MAIL, METHOD, PRESENT, VERSION, WELCOME, pack, unpack
-from .hub import OPTIONS
+from .envelope import ABSENT, FAILED, MAIL, PRESENT, WELCOME, pack, unpack
 from .kits import CertificateIdentity, Kit, keep_revocations
 from .monitoring import Pulse
+from .relay import Send, open_relay
 
 log = logging.getLogger("tacit.party")
 # seconds until a separate confirmation is sent: longer than an answer usually takes, which confirms as well
@@ -53,15 +50,6 @@ LINGER = 10.0  # seconds a finished party waits for others to receive its messag
 ABSENT_SHARE = 0.1  # the fraction of this time that it waits where no receiver is connected
 AGAIN = "Start this party again when it runs."
 MOST_SECONDS = 1e9  # since a failure that a hub may tell; an integer beyond floats cannot be shown
-CLIENT_OPTIONS = [
-    *OPTIONS,
-    ("grpc.ssl_target_name_override", HUB_NAME),
-    ("grpc.enable_retries", 0),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-]
 
 
 class Link:
@@ -320,30 +308,14 @@ class Link:
     # --- the connection -------------------------------------------------------------------------------------
 
     async def _stay_connected(self) -> None:
-        lost, wait, why = time.monotonic(), WAIT[0], ""
-        authority, key, certificate = self.kit.pems()
-        credentials = grpc.ssl_channel_credentials(authority, key, certificate)
+        lost, wait = time.monotonic(), WAIT[0]
+        relay = open_relay(lambda: self.kit, self.life, self.version)
         while True:
             before = self.connections
-            async with grpc.aio.secure_channel(
-                self.kit.address, credentials, options=CLIENT_OPTIONS
-            ) as connection:
-                try:
-                    await self._talk(connection.stream_stream(METHOD)(metadata=((VERSION, self.version),)))
-                    why = "the hub ended the connection"
-                except grpc.aio.AioRpcError as error:
-                    why = error.details() or str(error.code())
-                    if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-                        raise NoHub(
-                            f"the hub at {self.kit.address} refused party {self.kit.name!r}: {why}"
-                        ) from None
-                    if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED):
-                        raise NoHub(
-                            f"the server at {self.kit.address} does not answer as a hub: "
-                            f"{error.code().name}: {why}. Is it a tacit hub of the same version?"
-                        ) from None
-                finally:
-                    self.connected.clear()
+            try:
+                why = await relay.talk(self._on_welcome, self._read, self._write)
+            finally:
+                self.connected.clear()
             if self.connections > before:
                 lost, wait = time.monotonic(), WAIT[0]
                 self.note(f"the connection to the hub was lost: {why}")
@@ -356,24 +328,6 @@ class Link:
                     raise NoHub(f"{why} Party {self.kit.name!r} tried for {time.monotonic() - lost:.0f} s.")
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
             wait = min(2 * wait, WAIT[1])
-
-    async def _talk(self, call: Any) -> None:
-        writer: asyncio.Task[None] | None = None
-        try:
-            async for data in call:
-                if writer is None:  # the hub's welcome: it accepted the certificate
-                    writer = asyncio.create_task(self._write(call))
-                    self._on_welcome()
-                self._read(data)
-            code = await call.code()
-            if code is not grpc.StatusCode.OK:
-                raise grpc.aio.AioRpcError(
-                    code, await call.initial_metadata(), await call.trailing_metadata(), await call.details()
-                )
-        finally:
-            if writer is not None:
-                writer.cancel()
-            call.cancel()
 
     def _on_welcome(self) -> None:
         self.connections += 1
@@ -388,24 +342,21 @@ class Link:
         self._to_write[channel.peer] = channel
         self._news.set()
 
-    async def _write(self, call: Any) -> None:
-        try:
-            while True:
-                self._news.clear()  # first: an event during writing sets it again
-                while self._for_hub:
-                    await call.write(self._for_hub.pop(0))
-                # one record per channel in turn, so that a large message does not block others
-                while self._to_write and not self._for_hub:
-                    name = next(iter(self._to_write))
-                    channel = self._to_write.pop(name)
-                    payload = channel.pull() if channel.failure is None else None
-                    if payload is not None:
-                        self._to_write[name] = channel  # at the end
-                        await call.write(payload)
-                if not self._for_hub:
-                    await self._news.wait()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
-            return  # the reading side reports the reason
+    async def _write(self, send: Send) -> None:
+        while True:
+            self._news.clear()  # first: an event during writing sets it again
+            while self._for_hub:
+                await send(self._for_hub.pop(0))
+            # one record per channel in turn, so that a large message does not block others
+            while self._to_write and not self._for_hub:
+                name = next(iter(self._to_write))
+                channel = self._to_write.pop(name)
+                payload = channel.pull() if channel.failure is None else None
+                if payload is not None:
+                    self._to_write[name] = channel  # at the end
+                    await send(payload)
+            if not self._for_hub:
+                await self._news.wait()
 
     def _read(self, data: bytes) -> None:
         try:
