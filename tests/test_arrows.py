@@ -61,12 +61,14 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         NUMERIC,
     ),  # metrics from opened sums
     "tacit.runtimes": (("tacit.parties",), NUMERIC),
-    "tacit.runtimes.certificates": ((), ("cryptography",)),  # these six, and the seal, need the extra `net`
+    "tacit.runtimes.certificates": ((), ("cryptography",)),  # these eight, and the seal, need the extra `net`
     "tacit.runtimes.kits": (("tacit.files",), ("cryptography",)),
     "tacit.runtimes.provision": (("tacit.files",), ("cryptography",)),
     "tacit.runtimes.channel": (("tacit.crypto.seal",), ("cryptography",)),
     "tacit.runtimes.hub": ((), ("cryptography", "grpc")),
-    "tacit.runtimes.link": (("tacit.parties",), ("grpc",)),
+    "tacit.runtimes.hub_relay": ((), ("grpc",)),
+    "tacit.runtimes.nats_relay": ((), ("cryptography",)),
+    "tacit.runtimes.link": (("tacit.parties",), ()),
     "tacit.runtimes.values": (("tacit.parties",), (*NUMERIC, "msgpack")),
     "tacit.runtimes.nursery": (("tacit.files", "tacit.parties"), ()),
     "tacit.runtimes.fold": (("tacit.algorithms.types",), NUMERIC),

@@ -19,8 +19,8 @@ from tacit.runtimes import hub as hubs
 from tacit.runtimes import link as links
 from tacit.runtimes.envelope import MAIL, MAX_ENVELOPE, METHOD, pack
 from tacit.runtimes.hub import Hub
-from tacit.runtimes.kits import Kit, load, temporary
 from tacit.runtimes.hub_relay import CLIENT_OPTIONS
+from tacit.runtimes.kits import Kit, load, temporary
 from tacit.runtimes.link import Link
 from tacit.runtimes.preflight import reach
 from tacit.runtimes.provision import FederationFile, provision

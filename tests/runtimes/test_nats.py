@@ -6,12 +6,13 @@ The server is Debian's `nats-server`, with the configuration that `tacit provisi
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import shutil
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,8 @@ from typing import Any
 
 import pytest
 
-from tacit.errors import BadJob, BadKit, NoHub, ProtocolError, SealBroken
+from tacit.errors import BadJob, BadKit, NoHub, PartyFailed, ProtocolError, SealBroken
+from tacit.parties import Ledger, Program, Runtime
 from tacit.runtimes import conformance, nats_relay
 from tacit.runtimes import link as links
 from tacit.runtimes.envelope import MAIL, pack
@@ -32,7 +34,12 @@ from tacit.runtimes.provision import provision, read_federation_file
 
 from .net import DEADLINE, OPTIONS, NetBall, NetSecret, catch, throw
 
-NAMES = ("server", "a", "b.c", "mallory")
+# of the tests below, and of the conformance suite
+CLIENTS = [
+    *("a", "b.c", "mallory", "b", "c", "silent", "first", "second", "listener", "returner", "other"),
+    *("faulty", "reader", "writer"),
+]
+NAMES = ("server", *CLIENTS)
 
 
 def find_server() -> str:
@@ -58,7 +65,7 @@ class Nats:
 
     def write(self, revoke: tuple[str, ...] = ()) -> None:
         self.file.write_text(
-            f'name = "heart study, EU"\nhub = "nats://127.0.0.1:{self.port}"\nclients = ["a", "b.c", "mallory"]\n'
+            f'name = "heart study, EU"\nhub = "nats://127.0.0.1:{self.port}"\nclients = {json.dumps(CLIENTS)}\n'
         )
         provision(read_federation_file(self.file), self.folder / "kits", revoke)
 
@@ -127,9 +134,32 @@ class OverNats:
     def __init__(self, server: Nats):
         self.server = server
 
-    async def run(self, programs: dict[str, Any], ledger: Any = None) -> dict[str, Any]:
-        hub = load(self.server.folder / "kits" / "hub")
-        raise NotImplementedError(hub)
+    async def run(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None) -> dict[str, Any]:
+        async def play(name: str) -> Any:
+            async with Link(self.server.kits[name], **OPTIONS) as link:  # type: ignore[arg-type]
+                try:
+                    return await link.run(programs[name])
+                except Exception as error:
+                    raise PartyFailed(name, error) from error
+                finally:
+                    if ledger is not None:
+                        ledger.merge(link.mailbox.ledger)
+
+        tasks = {name: asyncio.create_task(play(name)) for name in programs}
+        try:
+            await asyncio.gather(*tasks.values())
+        finally:
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+        return {name: task.result() for name, task in tasks.items()}
+
+
+@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda c: c.__name__)
+def test_the_conformance_suite_of_runtimes_passes_over_nats(
+    nats: Nats, check: Callable[[Runtime], None]
+) -> None:
+    check(OverNats(nats))
 
 
 async def _both(me: Any, other: str, n: int, sizes: list[int]) -> list[int]:
@@ -165,7 +195,9 @@ def test_nothing_is_lost_doubled_or_reordered_while_the_server_is_killed_again_a
 
         n, sizes = 300, [0, 10, 70_000, 300_000]
         storm = asyncio.create_task(trouble())
-        found = await own.run(a=lambda me: _both(me, "b.c", n, sizes), b_c=lambda me: _both(me, "a", n, sizes))
+        found = await own.run(
+            a=lambda me: _both(me, "b.c", n, sizes), b_c=lambda me: _both(me, "a", n, sizes)
+        )
         await storm
         return found
 
@@ -274,8 +306,6 @@ def test_a_party_can_neither_write_in_anothers_name_nor_read_anothers_messages(n
         ("b~c", pack(3, "mallory", "b.c", b'{"failed": {"a": ["x", 1]}}')),
         ("b~c", pack(3, "mallory", "b.c", b"no list")),
         ("_here", b"{"),
-        ("_here", b'{"life": 1, "revoked": 2}'),
-        ("_here", b'{"life": "00", "revoked": "x"}'),
         ("_who", b"x" * 1000),
     ],
 )
@@ -311,6 +341,7 @@ def test_a_newer_revocation_list_spreads_and_the_revoked_party_is_refused(own: N
         own.kits["server"] = load(own.folder / "kits" / "server")  # has the new list; the others have not
         # a kit on disk was rewritten, too; these are copies at their owners
         own.kits["a"] = replace(old["a"], directory=None)
+        own.kits["b.c"] = replace(old["b.c"], directory=None)
         told = await own.run(server=lambda me: throw(me, "a", 5), a=lambda me: catch(me, "server", 5))
         assert told["server"] == list(range(5))
         with pytest.raises(SealBroken, match="revoked"):
@@ -347,7 +378,7 @@ def test_why_a_server_is_refused_is_said(nats: Nats, tmp_path: Path, monkeypatch
     assert not fatal
     assert "cannot be reached" in why
     assert "cannot be reached" in check_admission(nobody)[0]
-    with pytest.raises(NoHub, match="cannot be reached.*tried for"):
+    with pytest.raises(NoHub, match=r"cannot be reached.*tried for"):
         asyncio.run(_connect_for(nobody, 0.2))
 
 
@@ -381,4 +412,3 @@ def test_a_federation_names_its_server_and_its_hub_refuses_to_run(nats: Nats, tm
         with pytest.raises(BadJob, match="hub is"):
             read_federation_file(nats.file.with_name("bad.toml"))
     assert nats_relay.addresses_of("nats://a:1, nats://[::1]:2") == [("a", 1), ("[::1]", 2)]
-    assert conformance

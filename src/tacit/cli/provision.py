@@ -57,7 +57,8 @@ def _provision(args: Any) -> Answer:
             "",
             f"Copy {args.output}/hub/revoked.crl into the hub's kit; the hub applies it within seconds."
             if not value["nats"]
-            else f"Copy {args.output}/hub/nats.conf to the NATS server and run `nats-server --signal reload`; "
-            "copy revoked.crl into the kit of the server and restart it: parties learn the list from it.",
+            else f"Copy {args.output}/hub/nats.conf to the NATS server and have it reload "
+            "(nats-server --signal reload); copy revoked.crl into the server's kit and restart the server: "
+            "parties learn the list from it.",
         ]
     return answer(value, lines)

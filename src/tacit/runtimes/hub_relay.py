@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import grpc
 
@@ -12,7 +12,7 @@ from .certificates import HUB_NAME
 from .envelope import METHOD, VERSION
 from .hub import OPTIONS
 from .kits import Kit
-from .relay import Send
+from .relay import Send, Writer
 
 CLIENT_OPTIONS = [
     *OPTIONS,
@@ -32,7 +32,10 @@ class HubRelay:
         self.credentials = grpc.ssl_channel_credentials(authority, key, certificate)
 
     async def talk(
-        self, opened: Callable[[], None], read: Callable[[bytes], None], write: Callable[[Send], Awaitable[None]]
+        self,
+        opened: Callable[[], None],
+        read: Callable[[bytes], None],
+        write: Writer,
     ) -> str:
         kit = self.kit
         async with grpc.aio.secure_channel(kit.address, self.credentials, options=CLIENT_OPTIONS) as channel:
@@ -68,7 +71,7 @@ class HubRelay:
                 call.cancel()
 
 
-async def _write(write: Callable[[Send], Awaitable[None]], send: Send) -> None:
+async def _write(write: Writer, send: Send) -> None:
     try:
         await write(send)
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):

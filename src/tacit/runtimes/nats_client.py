@@ -22,7 +22,7 @@ from .certificates import HUB_NAME
 from .envelope import MAX_ENVELOPE
 
 LINE_LIMIT = 1 << 20  # bytes of a control line: INFO lists the servers of a cluster
-HEARTBEAT = 10.0  # seconds between pings; a server that says nothing for twice this is lost
+HEARTBEAT = 10.0  # seconds between pings; a server that says nothing for three times this is lost
 NO_RESPONDERS = 503
 # words in an error of the server after which another attempt would be refused, too
 FATAL = ("authorization", "authentication", "permissions violation", "maximum payload", "tls required")
@@ -195,8 +195,8 @@ class NatsClient:
                 self.pongs.append(asyncio.get_running_loop().create_future())
                 await self._send(b"PING\r\n")
                 await asyncio.sleep(HEARTBEAT)
-                if not self.has_read:
-                    await asyncio.sleep(HEARTBEAT)
+                if not self.has_read:  # a busy machine may be late
+                    await asyncio.sleep(2 * HEARTBEAT)
         self.writer.transport.abort()  # `read` ends
 
 

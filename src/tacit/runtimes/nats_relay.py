@@ -1,7 +1,7 @@
 """Envelopes over the subjects of a NATS server, in place of tacit's own hub.
 
     tacit.F.TO.FROM       envelopes to party TO; the server lets FROM alone publish it, and TO alone subscribe
-    tacit.F._here.FROM    FROM has connected: who has sent something to it listens
+    tacit.F._here.FROM    FROM has connected: those who have sent something to it listen
     tacit.F._who.FROM     FROM asks who is connected; tacit.F._seen.X is X' answer
 
 F is the digest of the federation's authority. Certificates are the federation's: the server's is that of the
@@ -9,7 +9,8 @@ hub's kit, and it maps the certificate of each party to what that party may publ
 the hub, channels are sealed between parties: the server reads names and sizes, and may lose messages.
 
 The server says that nobody subscribes to a subject (503): then its party is absent. A party that was there is
-asked about again every few seconds, because NATS does not tell who leaves.
+asked about again every few seconds, because NATS does not tell who leaves. Who sends something to a party for
+the first time sends its revocation list first, so that a new list spreads from the party that got it.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ import json
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from ..errors import BadFrame, NoHub, SealBroken
+from ..errors import BadFrame, NoHub
 from .certificates import Trust, pem, subject_of
 from .envelope import ABSENT, FAILED, MAIL, PRESENT, WELCOME, pack, unpack
 from .kits import Kit
 from .nats_client import NO_RESPONDERS, NatsClient, NatsLost
-from .relay import Send
+from .relay import Writer
 
 log = logging.getLogger("tacit.party")
-ASK_AGAIN = 2.0  # seconds between questions whether parties are still there
+ASK_AGAIN = 5.0  # seconds between questions whether parties are still there
 A_SECOND = 100  # questions a second at most: parties of a server
 ANSWER_AGAIN = 1.0  # seconds between two answers to one party that asks who is connected
 HERE, WHO, SEEN = "_here", "_who", "_seen"  # no party's name begins with _
@@ -74,6 +75,7 @@ class NatsRelay:
         self.addresses = addresses_of(kit().address)
         self.peers: set[str] = set()  # parties that something was sent to over this connection
         self.absent: set[str] = set()
+        self.informed: set[str] = set()  # peers that were sent the revocation list since they connected
         self.began = time.monotonic()
         self.answered: dict[str, float] = {}
         self._outbox: list[tuple[str, bytes]] = []  # answers of the relay itself: (subject, payload)
@@ -82,7 +84,10 @@ class NatsRelay:
         self._client: NatsClient | None = None
 
     async def talk(
-        self, opened: Callable[[], None], read: Callable[[bytes], None], write: Callable[[Send], Awaitable[None]]
+        self,
+        opened: Callable[[], None],
+        read: Callable[[bytes], None],
+        write: Writer,
     ) -> str:
         from .preflight import make_context
 
@@ -95,12 +100,13 @@ class NatsRelay:
         self._client, self._read, self.began = client, read, time.monotonic()
         self.peers.clear()
         self.absent.clear()
+        self.informed.clear()
         self._outbox.clear()
         tasks = [asyncio.create_task(client.read(self._receive))]
         try:
             for subject in (f"{self.me}.*", f"{HERE}.{self.me}", f"{WHO}.*"):
                 await client.subscribe(f"{self.prefix}.{subject}")
-            await client.publish(f"{self.prefix}.{HERE}.{self.me}", self._announcement())
+            await client.publish(f"{self.prefix}.{HERE}.{self.me}", self.life.hex().encode())
             await _first(asyncio.create_task(client.flush()), tasks[0])
             opened()
             tasks += [asyncio.create_task(write(self._send)), asyncio.create_task(self._ask_and_answer())]
@@ -114,11 +120,6 @@ class NatsRelay:
             await asyncio.gather(*tasks, return_exceptions=True)
             await client.close()
 
-    def _announcement(self) -> bytes:
-        revoked = self.kit().trust.revoked
-        text = {"life": self.life.hex(), "revoked": pem(revoked).decode() if revoked else ""}
-        return json.dumps(text).encode()
-
     # --- out ------------------------------------------------------------------------------------------------
 
     async def _send(self, data: bytes) -> None:
@@ -130,6 +131,10 @@ class NatsRelay:
         if envelope.to not in self.peers:  # first: nobody may come between the message and this
             self.peers.add(envelope.to)
             await client.subscribe(f"{self.prefix}.{HERE}.{token(envelope.to)}")
+        if envelope.to not in self.informed:
+            self.informed.add(envelope.to)
+            if revoked := self._revoked():
+                await self._publish(envelope.to, pack(WELCOME, self.kit().name, envelope.to, revoked))
         await self._publish(envelope.to, data)
 
     async def _publish(self, to: str, data: bytes) -> None:
@@ -155,7 +160,7 @@ class NatsRelay:
                     await self._publish(peer, ASK if peer in self.absent else b"")
                 asked = time.monotonic() - every * random.uniform(0, 0.2)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), ASK_AGAIN / 4)
+                await asyncio.wait_for(self._news.wait(), min(1.0, ASK_AGAIN))
 
     def _answer(self, subject: str, payload: bytes) -> None:
         self._outbox.append((subject, payload))
@@ -183,6 +188,7 @@ class NatsRelay:
         me = self.kit().name
         if status == NO_RESPONDERS:
             self.absent.add(sender)
+            self.informed.discard(sender)
             self._read(pack(ABSENT, sender, me))
         elif payload == ASK:
             self._answer(f"{token(sender)}.{self.me}", ANSWER)
@@ -197,7 +203,7 @@ class NatsRelay:
                 log.warning("party %r: a message of %r was dropped: %s", me, sender, error)
                 return
             if envelope.kind == WELCOME:  # a newer revocation list
-                self._learn(bytes(envelope.payload).decode(errors="replace"))
+                self._learn(bytes(envelope.payload))
             else:
                 self.absent.discard(sender)
                 self._read(payload)
@@ -209,42 +215,23 @@ class NatsRelay:
 
     def _on_here(self, sender: str, payload: bytes) -> None:
         """A party has connected; or this one's certificate is used by another process."""
-        kit = self.kit()
-        try:
-            text = json.loads(payload)
-            life, revoked = bytes.fromhex(text["life"]), str(text["revoked"])
-        except (ValueError, KeyError, TypeError):
-            log.warning("party %r: an announcement of %r was dropped", kit.name, sender)
-            return
-        if sender == kit.name:
-            if life != self.life:
-                raise NoHub(
-                    f"party {kit.name!r} stops: another process connected with this party's certificate."
-                )
-            return
-        self.absent.discard(sender)
-        self._read(pack(PRESENT, sender, kit.name))
-        own = pem(kit.trust.revoked).decode() if kit.trust.revoked else ""
-        if revoked != own:
-            self._learn(revoked)
-            if self._is_older(revoked, own):
-                self._answer(f"{token(sender)}.{self.me}", pack(WELCOME, kit.name, sender, own.encode()))
+        me = self.kit().name
+        if sender != me:
+            self.absent.discard(sender)
+            self.informed.discard(sender)
+            self._read(pack(PRESENT, sender, me))
+        elif payload != self.life.hex().encode():
+            raise NoHub(f"party {me!r} stops: another process connected with this party's certificate.")
 
-    def _learn(self, revoked: str) -> None:
+    def _revoked(self) -> bytes:
+        revoked = self.kit().trust.revoked
+        return pem(revoked) if revoked else b""
+
+    def _learn(self, revoked: bytes) -> None:
         """Have the link use a revocation list, if the authority signed it and it is newer."""
-        if revoked:
-            self._read(pack(WELCOME, "", self.kit().name, json.dumps({"revoked": revoked}).encode()))
-
-    def _is_older(self, revoked: str, own: str) -> bool:
-        """Return whether the list of another party is older than this one's, or unreadable."""
-        if not own:
-            return False
-        nothing = Trust(self.kit().trust.authority)
-        try:
-            theirs = nothing.update(revoked.encode()) if revoked else nothing
-            return theirs.update(own.encode()) is not theirs
-        except SealBroken:
-            return True
+        if revoked != self._revoked():
+            text = {"revoked": revoked.decode(errors="replace")}
+            self._read(pack(WELCOME, "", self.kit().name, json.dumps(text).encode()))
 
 
 async def _first(*tasks: asyncio.Task[None]) -> None:
@@ -313,7 +300,7 @@ def write_config(trust: Trust, listen: str, parties: Iterable[tuple[str, str]]) 
             f"listen: {json.dumps(listen)}",
             "max_payload: 1MB",
             "max_pending: 512MB  # what may wait for one party",
-            'ping_interval: "10s"',
+            'ping_interval: "15s"',
             "ping_max: 2",
             "tls {",
             '  cert_file: "./party.crt"',

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
 
 from .kits import Kit
 
 Send = Callable[[bytes], Awaitable[None]]
+Writer = Callable[[Send], Coroutine[Any, Any, None]]
 
 
 class Relay(Protocol):
     """One party's way to the others: it carries envelopes, and loses some."""
 
     async def talk(
-        self, opened: Callable[[], None], read: Callable[[bytes], None], write: Callable[[Send], Awaitable[None]]
+        self,
+        opened: Callable[[], None],
+        read: Callable[[bytes], None],
+        write: Writer,
     ) -> str:
         """Connect once, and return why the connection ended; raise NoHub if trying again is useless.
 
