@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := src tests benchmarks examples mkdocs_hooks.py
 
-.PHONY: demo test test-all lint bench browser clean docs fuzz
+.PHONY: demo test test-all lint bench browser nats clean docs fuzz
 
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -20,13 +20,19 @@ browser:
 	  { command -v apt-get >/dev/null && test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
 	  echo "No browser found: install Chromium or Chrome, or set TACIT_BROWSER to one. The report's browser tests will fail without it."
 
+# The relay over NATS is tested with Debian's server, installed in the same way.
+nats:
+	@command -v nats-server >/dev/null 2>&1 || test -x /usr/sbin/nats-server || \
+	  { command -v apt-get >/dev/null && test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq nats-server >/dev/null; } || \
+	  echo "No nats-server found: install it (https://nats.io). The tests of NATS will fail without it."
+
 # Compiled modules are kept, whatever the environment says: tests start interpreters, and each would compile all of them.
 test test-all: export PYTHONDONTWRITEBYTECODE =
 
-test: .venv/installed browser
+test: .venv/installed browser nats
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
-test-all: .venv/installed browser
+test-all: .venv/installed browser nats
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: .venv/installed

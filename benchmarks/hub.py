@@ -30,7 +30,7 @@ import torch
 
 from tacit.parties import Message
 from tacit.runtimes import hub as hubs
-from tacit.runtimes.hub_connection import CLIENT_OPTIONS
+from tacit.runtimes.hub_relay import CLIENT_OPTIONS
 from tacit.runtimes.kits import Kit, temporary
 from tacit.runtimes.link import Link
 

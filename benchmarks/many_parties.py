@@ -3,6 +3,7 @@
     python benchmarks/many_parties.py                    # 100, 500 and 1,000 parties, rounds of 62,006 parameters
     python benchmarks/many_parties.py --parties 200
     python benchmarks/many_parties.py --connect 10000    # connections alone: the memory of the hub
+    python benchmarks/many_parties.py --nats             # the same with Debian's nats-server in place of the hub
 
 The hub and the server are processes of their own. The parties are real ones (mutual TLS, a sealed channel to the
 server each), many to a process. CPU seconds and memory are those that the kernel counts for a process: they do
@@ -14,20 +15,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shutil
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from tacit.parties import Message
 from tacit.runtimes import hub as hubs
-from tacit.runtimes.kits import Kit, temporary
+from tacit.runtimes.kits import Kit, save, temporary
 from tacit.runtimes.link import Link
+from tacit.runtimes.nats_relay import write_config
 
 torch.set_num_threads(1)
 PARAMETERS = 62_006  # of LeNet-5 for CIFAR-10, as in the other benchmarks
@@ -58,6 +64,28 @@ def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
+
+
+def start_relay(hub_kit: Kit, kits: dict[str, Kit], with_nats: bool) -> tuple[int, dict[str, Kit]]:
+    """Start a hub or a NATS server; return its process and the kits with its address."""
+    at = f"127.0.0.1:{free_port()}"
+    if not with_nats:
+        hub = fork(lambda: hubs.serve(replace(hub_kit, listen=at)))
+        return hub, {name: kit.at(at) for name, kit in kits.items()}
+    folder = Path(tempfile.mkdtemp()) / "hub"
+    save(hub_kit, folder)
+    (folder / "nats.conf").write_text(
+        write_config(hub_kit.trust, at, [(name, kit.role) for name, kit in kits.items()])
+    )
+    program = shutil.which("nats-server", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        sys.exit("No nats-server: install it with apt-get install nats-server")
+    process = subprocess.Popen(
+        [program, "-c", "nats.conf"],
+        cwd=folder,
+        stderr=open(folder / "log", "w"),  # noqa: SIM115
+    )
+    return process.pid, {name: kit.at(f"nats://{at}") for name, kit in kits.items()}
 
 
 def cpu_seconds(pid: int) -> float:
@@ -133,12 +161,10 @@ async def connect(kits: list[Kit], write: int) -> None:
     await asyncio.gather(*pending)
 
 
-def measure(parties: int, rounds: int, processes: int) -> None:
+def measure(parties: int, rounds: int, processes: int, with_nats: bool) -> None:
     names = [f"c{k}" for k in range(parties)]
     hub_kit, kits = temporary("bench", ("server", *names))
-    at = f"127.0.0.1:{free_port()}"
-    kits = {name: kit.at(at) for name, kit in kits.items()}
-    hub = fork(lambda: hubs.serve(replace(hub_kit, listen=at)))
+    hub, kits = start_relay(hub_kit, kits, with_nats)
     print(f"{parties} parties in {processes} processes", flush=True)
     its_server = fork(
         lambda: server(kits["server"], names, rounds, hub, lambda line: print(" ", line, flush=True))
@@ -152,12 +178,10 @@ def measure(parties: int, rounds: int, processes: int) -> None:
         os.waitpid(hub, 0)
 
 
-def measure_connections(parties: int, processes: int) -> None:
+def measure_connections(parties: int, processes: int, with_nats: bool) -> None:
     names = [f"c{k}" for k in range(parties)]
     hub_kit, kits = temporary("bench", ("server", *names))
-    at = f"127.0.0.1:{free_port()}"
-    kits = {name: kit.at(at) for name, kit in kits.items()}
-    hub = fork(lambda: hubs.serve(replace(hub_kit, listen=at)))
+    hub, kits = start_relay(hub_kit, kits, with_nats)
     read, write = os.pipe()
     began = time.perf_counter()
     pids = [
@@ -186,13 +210,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--connect", type=int, help="connect this many parties and measure the hub's memory")
+    parser.add_argument("--nats", action="store_true", help="a NATS server in place of the hub")
     args = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     if args.connect is not None:
-        measure_connections(args.connect, args.processes)
+        measure_connections(args.connect, args.processes, args.nats)
         return
     for parties in args.parties:
-        measure(parties, args.rounds, args.processes)
+        measure(parties, args.rounds, args.processes, args.nats)
 
 
 if __name__ == "__main__":

@@ -49,6 +49,17 @@ def test_a_verdict_that_is_not_true_is_a_refusal(run):
         assert "REFUSED" in text
 
 
+def test_the_table_of_attacks_has_the_value_of_each_limit(run):
+    """The name of the limit once stood in the record in place of its value, and the page had a dash."""
+    fed = data.gaussian_blobs(rows=60, seed=0).split(2, seed=0)
+    done = tacit.train(fed, model=models.Logistic(), algorithm=algorithms.FedAvg(lr=0.1), rounds=1)
+    found = tacit.audit.release(done, budget=1, limits={"membership": 0.77, "rebuilt": None})
+    record = found.to_dict()
+    named = {f["attack"]: (f["limit"], f["limit_name"]) for f in record["findings"]}
+    assert named["membership by loss"] == (0.77, "membership")
+    assert "<td>0.77</td>" in page(run, record).replace(' class="number"', "")
+
+
 def test_a_run_without_an_audit_has_no_section(run):
     (run / "audit.json").unlink(missing_ok=True)
     assert "Attacks before release" not in render(*read(run))

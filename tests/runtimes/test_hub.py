@@ -16,10 +16,10 @@ import pytest
 from tacit.errors import BadKit, NoHub
 from tacit.parties import Party
 from tacit.runtimes import hub as hubs
-from tacit.runtimes import hub_connection
+from tacit.runtimes import relay_connection
 from tacit.runtimes.envelope import MAIL, MAX_ENVELOPE, METHOD, pack
 from tacit.runtimes.hub import Hub
-from tacit.runtimes.hub_connection import CLIENT_OPTIONS
+from tacit.runtimes.hub_relay import CLIENT_OPTIONS
 from tacit.runtimes.kits import Kit, load, temporary
 from tacit.runtimes.link import Link
 from tacit.runtimes.preflight import reach
@@ -117,7 +117,7 @@ def test_invalid_envelope_bytes_end_only_their_own_connection(
 def test_a_stranger_gets_the_error_that_its_certificate_is_not_accepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hub_connection, "RESTART", 0.0)
+    monkeypatch.setattr(relay_connection, "RESTART", 0.0)
 
     async def play() -> None:
         async with Net.of("a", "b") as net:

@@ -67,7 +67,7 @@ def test_a_party_whose_connection_is_cut_continues() -> None:
                     for link in net.links.values():
                         link._tasks[0].cancel()  # the connection's task dies; a new one dials
                         await asyncio.gather(link._tasks[0], return_exceptions=True)
-                        link._tasks[0] = asyncio.create_task(link.hub.stay_connected())
+                        link._tasks[0] = asyncio.create_task(link.relay.stay_connected())
 
             task = asyncio.create_task(cuts())
             told = await net.run(a=lambda me: throw(me, "b", 400), b=lambda me: catch(me, "a", 400))
@@ -285,7 +285,7 @@ def test_a_party_that_reconnects_in_time_is_not_reported_absent(ticks: list[str]
                 await until(lambda: not net.links["a"].channels["b"].present)
                 ticks.clear()
                 await until(lambda: ticks.count("a") > 2)
-                net.links["b"]._tasks[0] = asyncio.create_task(net.links["b"].hub.stay_connected())
+                net.links["b"]._tasks[0] = asyncio.create_task(net.links["b"].relay.stay_connected())
                 is_back.set()
                 return (await waiting).x
 

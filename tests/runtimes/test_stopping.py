@@ -37,12 +37,19 @@ async def fail(me: Party) -> None:
 
 @pytest.mark.parametrize("within", [None, DEADLINE])
 def test_who_waits_for_a_failed_party_is_told_at_once_and_learns_no_text(within: float | None) -> None:
+    """b fails when it has heard from both: one that connects later may hear of it from the other one first."""
+
     async def wait(me: Party) -> None:
+        await me.send("b", NetBall(1))
         await me.recv("b", NetBall, within=within)
+
+    async def fail_later(me: Party) -> None:
+        await me.gather(["a", "c"], NetBall)
+        raise BadData(SECRET)
 
     async def main() -> tuple[dict[str, Any], Net]:
         async with Net.of("a", "b", "c") as net:
-            return await play(net, ("a", "b", "c"), a=wait, b=fail, c=wait), net
+            return await play(net, ("a", "b", "c"), a=wait, b=fail_later, c=wait), net
 
     ends, net = asyncio.run(main())
     assert isinstance(ends["b"], BadData)

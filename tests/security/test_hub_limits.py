@@ -15,7 +15,7 @@ from tacit.errors import SealBroken
 from tacit.runtimes import hub as hubs
 from tacit.runtimes.envelope import FAILED, MAIL, METHOD, pack
 from tacit.runtimes.hub import Hub
-from tacit.runtimes.hub_connection import CLIENT_OPTIONS
+from tacit.runtimes.hub_relay import CLIENT_OPTIONS
 from tacit.runtimes.kits import Kit, load
 from tacit.runtimes.provision import FederationFile, provision
 from tests.runtimes.net import Net, NetBall, catch, throw

@@ -201,7 +201,7 @@ def find_warnings(
     warnings = []
     if not exposure.rows:
         warnings.append(
-            "No row is published: every row has * in every quasi-identifier. Allow some rows to be suppressed "
+            "No row is published: every row has * in every quasi-identifier. Allow some suppressed rows "
             "(max_suppressed=0.05), give hierarchies with more levels, or name fewer quasi-identifiers."
             if len(frame)
             else "The table has no rows."

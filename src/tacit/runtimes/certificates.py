@@ -100,6 +100,11 @@ def _name(common: str, federation: str, role: str) -> x509.Name:
     )
 
 
+def subject_of(party: str, federation: str, role: str) -> str:
+    """Return the subject of a party's certificate as text (RFC 4514)."""
+    return _name(party, federation, role).rfc4514_string()
+
+
 def _builder(
     subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, years: int
 ) -> x509.CertificateBuilder:

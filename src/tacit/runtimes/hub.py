@@ -106,6 +106,11 @@ class Hub:
     def __init__(self, kit: Kit, tap: Callable[[str, str, bytes], list[bytes]] | None = None):
         if kit.role != "hub":
             raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); a hub needs the hub's own kit.")
+        if kit.address.startswith("nats://"):
+            raise BadKit(
+                f"federation {kit.federation!r} uses a NATS server instead of this hub ({kit.address}). Run "
+                f"in {kit.directory or 'its folder'}: nats-server -c nats.conf"
+            )
         self.kit, self.trust, self.tap = kit, kit.trust, tap
         self.connections: dict[str, Connection] = {}
         self.watchers: dict[str, set[str]] = {}  # who is notified when a party connects or disconnects

@@ -33,10 +33,10 @@ from ..parties.secret import Secret
 from . import stopping
 from .channel import Channel, new_life
 from .envelope import ABSENT, FAILED, MAIL, PRESENT, WELCOME, pack, unpack
-from .hub_connection import RESTART, HubConnection
 from .kits import CertificateIdentity, Kit, keep_revocations
 from .local_streams import LocalStreams
 from .monitoring import Pulse
+from .relay_connection import RESTART, RelayConnection
 
 log = logging.getLogger("tacit.party")
 # seconds until a separate confirmation is sent: longer than an answer usually takes, which confirms as well
@@ -102,8 +102,17 @@ class Link:
         self.earlier: dict[
             str, tuple[str, float]
         ] = {}  # parties that failed before: (text, when it was told)
-        self.hub = HubConnection(kit, version, patience, self._pull, self._read, self._on_welcome, self.note)
-        self.connected = self.hub.connected
+        self.relay = RelayConnection(
+            lambda: self.kit,
+            self.life,
+            version,
+            patience,
+            self._pull,
+            self._read,
+            self._on_welcome,
+            self.note,
+        )
+        self.connected = self.relay.connected
         self._hub_confirmed = asyncio.Event()
         self.sent_bytes = 0  # of messages, before encryption
         self.pulse = Pulse()
@@ -117,14 +126,14 @@ class Link:
     @property
     def connections(self) -> int:
         """How often this party has connected to the hub."""
-        return self.hub.connections
+        return self.relay.connections
 
     async def __aenter__(self) -> Link:
         self._failed = asyncio.get_running_loop().create_future()
         if self.kit.name in self.local:
             self.local.open()
         self._tasks = [
-            asyncio.create_task(self.hub.stay_connected(), name=f"link of {self.kit.name}"),
+            asyncio.create_task(self.relay.stay_connected(), name=f"link of {self.kit.name}"),
             asyncio.create_task(self._tick()),
         ]
         for task in self._tasks:
@@ -200,7 +209,7 @@ class Link:
 
     async def tell_hub(self, error: BaseException) -> None:
         """Tell the hub the kind of an error, for parties that connect later; wait for its receipt."""
-        self.hub.send(pack(FAILED, self.kit.name, "", stopping.reason_of(error).encode()))
+        self.relay.send(pack(FAILED, self.kit.name, "", stopping.reason_of(error).encode()))
         with suppress(TimeoutError):  # it may not be connected yet, and need not be
             await asyncio.wait_for(self._hub_confirmed.wait(), RESTART)
 
@@ -335,7 +344,7 @@ class Link:
         if channel.peer in self.local:
             self.local.wake(channel.peer)
             return
-        self.hub.wake(channel.peer)
+        self.relay.wake(channel.peer)
 
     def _pull(self, name: str) -> bytes | None:
         channel = self.channels[name]

@@ -9,14 +9,20 @@ import ssl
 import tempfile
 from dataclasses import dataclass, field
 
+from ..errors import NoHub
 from .certificates import HUB_NAME
 from .kits import Kit
+
+WAIT_FOR_ANSWERS = 1.0  # seconds: parties on NATS answer for themselves
 
 
 def reach(kit: Kit, timeout: float = 5.0) -> tuple[bool, str]:
     """Return (whether the failure is permanent, reason); (False, "") if the hub accepts this party."""
+    if kit.address.startswith("nats://"):
+        return _reach_nats(kit, timeout)
     host, _, port = kit.address.rpartition(":")
-    context = _context(kit)
+    context = make_context(kit)
+    context.set_alpn_protocols(["h2"])
     try:
         with (
             socket.create_connection((host.strip("[]"), int(port)), timeout) as plain,
@@ -89,10 +95,12 @@ def check_admission(kit: Kit, timeout: float = 5.0) -> tuple[str, dict[str, str]
 
 def read_presence(kit: Kit, timeout: float = 5.0) -> Presence:
     """Ask the hub who is connected, and since when. Existing connections are not affected."""
+    if kit.address.startswith("nats://"):
+        return _read_presence_nats(kit)
     import grpc
 
     from .envelope import CHECK
-    from .hub_connection import CLIENT_OPTIONS
+    from .hub_relay import CLIENT_OPTIONS
 
     authority, key, certificate = kit.pems()
     with grpc.secure_channel(
@@ -123,6 +131,49 @@ def read_presence(kit: Kit, timeout: float = 5.0) -> Presence:
             return Presence(f"the server at {kit.address} is not a tacit hub of this version.")
 
 
+def _reach_nats(kit: Kit, timeout: float) -> tuple[bool, str]:
+    """As `reach`, of the first server of the address that answers."""
+    import asyncio
+
+    from .nats_client import NatsClient, NatsLost
+    from .nats_relay import addresses_of
+
+    async def connect() -> None:
+        lost: list[NatsLost] = []
+        for address in addresses_of(kit.address):
+            try:
+                await (await NatsClient.open(*address, make_context(kit), kit.name, timeout)).close()
+                return
+            except NatsLost as error:
+                lost.append(error)
+        raise lost[0]
+
+    try:
+        asyncio.run(connect())
+    except NatsLost as error:
+        return False, f"{error} Check that the NATS server runs, its port, and the firewall."
+    except NoHub as error:
+        return True, str(error)
+    return False, ""
+
+
+def _read_presence_nats(kit: Kit) -> Presence:
+    import asyncio
+
+    from .nats_client import NatsLost
+    from .nats_relay import ask_who
+
+    try:
+        found = asyncio.run(ask_who(kit, WAIT_FOR_ANSWERS))
+    except (NatsLost, NoHub) as error:
+        return Presence(str(error))
+    return Presence(
+        "",
+        {name: version for name, (version, _) in found.items()},
+        {name: seconds for name, (_, seconds) in found.items()},
+    )
+
+
 def _refused(kit: Kit, reason: str) -> str:
     return (
         f"the hub at {kit.address} does not accept the certificate of {kit.name!r} ({reason}). It belongs to "
@@ -130,10 +181,10 @@ def _refused(kit: Kit, reason: str) -> str:
     )
 
 
-def _context(kit: Kit) -> ssl.SSLContext:
+def make_context(kit: Kit) -> ssl.SSLContext:
+    """Return a TLS context with the party's certificate that trusts the federation's authority alone."""
     authority, key, certificate = kit.pems()
     context = ssl.create_default_context(cadata=authority.decode())
-    context.set_alpn_protocols(["h2"])
     # the ssl module reads keys from files only: a private one, in memory where possible
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
         path = os.path.join(folder, "both.pem")

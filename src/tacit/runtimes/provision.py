@@ -24,6 +24,7 @@ from ..files import write_atomic
 from ..parameters import nearest
 from .certificates import Authority, Trust, key_pem, pem, read_certificate, read_key
 from .kits import Kit, load, save
+from .nats_relay import addresses_of, write_config
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")  # a folder and a certificate's name at once
 RESERVED = ("authority", "hub")
@@ -65,12 +66,7 @@ def read_federation_file(path: str | os.PathLike[str]) -> FederationFile:
     name, hub, server = text("name"), text("hub"), text("server", "server")
     if len(name) > 48:  # "authority of NAME" must fit in a certificate field of 64 characters
         raise BadJob(f"{file}: name has {len(name)} characters; it must have at most 48.")
-    host, _, port = hub.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise BadJob(
-            f"{file}: hub is {hub!r}; it must be the host and port at which parties reach the hub, like "
-            '"hub.example.org:8443".'
-        )
+    listen = _check_address(file, hub)
     clients = table.get("clients")
     if not isinstance(clients, list) or not clients or not all(isinstance(c, str) for c in clients):
         raise BadJob(f"{file}: clients is {clients!r}; it must be a list of at least one name in quotes.")
@@ -84,7 +80,26 @@ def read_federation_file(path: str | os.PathLike[str]) -> FederationFile:
         raise BadJob(
             f"{file}: two parties have the same name (case is ignored). Give each party its own name."
         )
-    return FederationFile(name, hub, text("listen", hub), server, tuple(clients))
+    return FederationFile(name, hub, text("listen", listen), server, tuple(clients))
+
+
+def _check_address(file: Path, hub: str) -> str:
+    """Return where a hub, or a NATS server, at this address listens by default."""
+    if hub.startswith("nats://"):
+        try:
+            return f"0.0.0.0:{addresses_of(hub)[0][1]}"
+        except ValueError:
+            raise BadJob(
+                f"{file}: hub is {hub!r}; it must be the host and port of a NATS server, like "
+                '"nats://nats.example.org:4222", or several with commas.'
+            ) from None
+    host, _, port = hub.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536 or "://" in hub:
+        raise BadJob(
+            f"{file}: hub is {hub!r}; it must be the host and port at which parties reach the hub, like "
+            '"hub.example.org:8443"; or a NATS server, like "nats://nats.example.org:4222".'
+        )
+    return hub
 
 
 def provision(
@@ -141,12 +156,16 @@ def provision(
                 folder,
             )
             new.append(name)
+    if federation.hub.startswith("nats://"):
+        roles = [(name, everyone[name]) for name in parties]
+        write_atomic(root / "hub" / "nats.conf", write_config(trust, federation.listen, roles))
     return {
         "federation": federation.name,
         "kits": str(root),
         "made": new,
         "kept": existing,
         "revoked": sorted(serials),
+        "nats": federation.hub.startswith("nats://"),
     }
 
 

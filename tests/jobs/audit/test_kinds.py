@@ -128,7 +128,7 @@ def test_what_tested_nothing_does_not_pass():
     assert not empty.passed
     assert empty.headline() == "REFUSED: no attack was run, so nothing is known."
     found = Finding(
-        "a reader", "membership", "", "AUC nan", "", math.nan, 0.6, details={"limit": "membership"}
+        "a reader", "membership", "", "AUC nan", "", math.nan, 0.6, details={"limit_name": "membership"}
     )
     broken = ReleaseAudit([found], 1.0, limits, Ledger())
     assert (broken.untested, broken.passed, found.verdict) == (["membership"], False, "not run")

@@ -96,8 +96,12 @@ class ReleaseAudit(JobResult):
     def untested(self) -> list[str]:
         """Limits of attacks that apply to this run and of which none could be run."""
         declared = {f.name for f in fields(AuditLimits) if getattr(self.limits, f.name) is not None}
-        asked = {f.details["limit"] for f in self.findings if f.applies and f.details.get("limit")} & declared
-        tested = {f.details["limit"] for f in self.findings if f.has_result and f.details.get("limit")}
+        asked = {
+            f.details["limit_name"] for f in self.findings if f.applies and f.details.get("limit_name")
+        } & declared
+        tested = {
+            f.details["limit_name"] for f in self.findings if f.has_result and f.details.get("limit_name")
+        }
         return sorted(asked - tested)
 
     @property
@@ -136,7 +140,7 @@ class ReleaseAudit(JobResult):
             return f"REFUSED: {names} exceeded the limit. {self.exceeded[0].stops}"
         if self.untested:
             name = self.untested[0]
-            why = next(f.did for f in self.findings if f.applies and f.details.get("limit") == name)
+            why = next(f.did for f in self.findings if f.applies and f.details.get("limit_name") == name)
             return (
                 f"REFUSED: no attack tested the limit {name!r}: {why} To release without this test, set the "
                 f"limit to none ({name}=none)."

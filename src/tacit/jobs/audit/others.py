@@ -114,7 +114,7 @@ def _members(
         limits.membership,
         over,
         seconds=time.monotonic() - started,
-        details={"limit": "membership", "rates": {str(r): curve.tpr_at(r) for r in roc.FALSE_ALARMS}},
+        details={"limit_name": "membership", "rates": {str(r): curve.tpr_at(r) for r in roc.FALSE_ALARMS}},
         drawing=roc.draw("Membership of a row: loss", {"loss": curve}, claim),
     )
     shadow = Finding(
@@ -124,7 +124,7 @@ def _members(
         "trees are not trained again by this audit.",
         "",
         applies=False,
-        details={"limit": None},
+        details={"limit_name": None},
     )
     return ReleaseAudit([finding, shadow], budget, limits, ledger, kind)
 
@@ -216,7 +216,7 @@ def audit_split(
                 limits.labels,
                 limits.labels is not None and attacks[name] > limits.labels,
                 seconds=seconds,
-                details={"limit": "labels"},
+                details={"limit_name": "labels"},
             )
         )
     for who, measures in found.measures.items():
@@ -228,7 +228,7 @@ def audit_split(
                 ", ".join(f"{k.replace('_', ' ')} {v:.3f}" for k, v in measures.items()),
                 SPLIT_STOP,
                 measures.get("distance_correlation"),
-                details={"limit": None},
+                details={"limit_name": None},
             )
         )
     for who, r in found.rebuilt.items():
@@ -245,7 +245,7 @@ def audit_split(
                 share,
                 limits.rebuilt,
                 limits.rebuilt is not None and share > limits.rebuilt,
-                details={"limit": "rebuilt"},
+                details={"limit_name": "rebuilt"},
             )
         )
     findings += _untried(run, found, y)
@@ -266,7 +266,7 @@ def _untried(run: SplitResult, found: Audit, y: Any) -> list[Finding]:
                 why,
                 "",
                 applies=classes,
-                details={"limit": "labels"},
+                details={"limit_name": "labels"},
             )
         )
     for who in found.measures:
@@ -279,7 +279,7 @@ def _untried(run: SplitResult, found: Audit, y: Any) -> list[Finding]:
                     "Not tried.",
                     why,
                     "",
-                    details={"limit": "rebuilt"},
+                    details={"limit_name": "rebuilt"},
                 )
             )
     return findings

@@ -128,7 +128,7 @@ class _Audit:
                 found.auc,
                 limit,
                 over,
-                details={"limit": "membership", "rates": found.rates, "shadows": found.shadows},
+                details={"limit_name": "membership", "rates": found.rates, "shadows": found.shadows},
                 drawing=found.plot(),
             ),
             started,
@@ -181,7 +181,7 @@ class _Audit:
                 f"{found.p_value:.2g}), {found.share:.0%} of drawn rows are nearest to a row of their class",
                 GAN_STOP,
                 found.share,
-                details={"limit": None, "p_value": found.p_value},
+                details={"limit_name": None, "p_value": found.p_value},
                 pictures=found.pictures(),
             ),
             started,
@@ -245,7 +245,7 @@ class _Audit:
                 share,
                 limit,
                 limit is not None and share > limit,
-                details={"limit": "rebuilt", "psnr": found.psnr, "method": found.method},
+                details={"limit_name": "rebuilt", "psnr": found.psnr, "method": found.method},
                 pictures=found.pictures(),
             ),
             started,
@@ -257,7 +257,7 @@ class _Audit:
         Unless no attack of its kind applies to such a run: that is said, and judged by people.
         """
         self.findings.append(
-            Finding(who, attack, "Not tried.", why, "", applies=applies, details={"limit": limit})
+            Finding(who, attack, "Not tried.", why, "", applies=applies, details={"limit_name": limit})
         )
 
     # what the model tells of anyone, without a limit --------------------------------------------------------
@@ -298,7 +298,7 @@ class _Audit:
             f"{found.model_accuracy:.3f}",
             "Answer with labels only, limit the queries of a client, or release the model itself knowingly.",
             found.agreement,
-            details={"limit": None, "queries": found.queries[-1], "p_value": found.p_value},
+            details={"limit_name": None, "queries": found.queries[-1], "p_value": found.p_value},
             drawing=found.plot(),
         )
 
@@ -312,7 +312,7 @@ class _Audit:
             f"of others (chance: p = {found.p_value:.2g}); {found.without_model:.1%} without the model",
             MEMBERS_STOP,
             found.advantage,
-            details={"limit": None, "p_value": found.p_value},
+            details={"limit_name": None, "p_value": found.p_value},
         )
 
     def _invert_classes(self) -> Finding:
@@ -325,7 +325,7 @@ class _Audit:
             f"p = {found.p_value:.2g}). Where a class is one person, that is her typical row",
             "No class should be one person. Answer with labels only; differential privacy for parties.",
             found.recognized / max(1, found.attacked),
-            details={"limit": None, "p_value": found.p_value},
+            details={"limit_name": None, "p_value": found.p_value},
             pictures=found.pictures(),
         )
 

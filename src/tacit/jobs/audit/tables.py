@@ -96,7 +96,7 @@ def audit_anonymized(
                 limit is not None and m.rate > limit,
                 seconds=seconds,
                 details={
-                    "limit": "linked" if limit is not None else None,
+                    "limit_name": "linked" if limit is not None else None,
                     "analytic": found.analytic[name],
                     "expected": m.expected,
                 },
@@ -118,7 +118,7 @@ def audit_anonymized(
                 f"{share:.1%} of people",
                 LINKAGE_STOP,
                 share,
-                details={"limit": None},
+                details={"limit_name": None},
             )
         )
     return ReleaseAudit(findings, budget, limits, found.ledger, "an anonymized table")
@@ -193,12 +193,14 @@ def audit_synthetic(
                 float(row.limit),
                 row.verdict == "exceeded",
                 seconds=seconds / max(1, len(evaluation.scores)),
-                details={"limit": "membership" if "membership" in str(attack) else None},
+                details={"limit_name": "membership" if "membership" in str(attack) else None},
             )
         )
-    if not any(f.details["limit"] == "membership" for f in findings):
+    if not any(f.details["limit_name"] == "membership" for f in findings):
         why = "no attack on members has a finite result: too few rows, or columns that no two rows share."
-        skipped.append(Finding(READER, "membership", "Not tried.", why, "", details={"limit": "membership"}))
+        skipped.append(
+            Finding(READER, "membership", "Not tried.", why, "", details={"limit_name": "membership"})
+        )
     ledger = Ledger() if generator is None else generator.ledger
     return ReleaseAudit(findings + skipped, budget, limits, ledger, "a synthetic table")
 
@@ -214,4 +216,4 @@ def _refit_once(generator: Generator, frame: DataFrame, person: str | None) -> N
 
 def _skip(why: str) -> Finding:
     attack = "membership by shadow fits"
-    return Finding(READER, attack, "Not tried.", why, "", applies=False, details={"limit": None})
+    return Finding(READER, attack, "Not tried.", why, "", applies=False, details={"limit_name": None})

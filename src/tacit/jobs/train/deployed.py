@@ -32,6 +32,7 @@ from ...runtimes.link import Link
 from ...runtimes.preflight import check_admission, reach
 from ..approved import read_approved
 from ..devices import device_for
+from ..eligibility import read_eligibility
 from ..ledger_file import record_command
 from ..lifetime import read_lifetime
 from ..owner import Owner
@@ -256,6 +257,7 @@ def take_part(
     device, ours = device_for("party", device), agreement(kit, agreed)
     folder = Path(state) if state is not None else (kit.directory or Path(".")) / "state"
     owner = Owner.of(kit)
+    read_eligibility(kit.directory)  # a mistake in it is reported before the party connects
 
     seen = Ledger()
 

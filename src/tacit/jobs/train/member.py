@@ -11,6 +11,7 @@ from ... import __version__
 from ...errors import TacitError
 from ...parties.party import Party
 from ...protocols import buffered, joining, rounds, sum_program
+from ..eligibility import Eligibility, read_eligibility
 from ..owner import Owner
 from . import preparing
 from .client_work import ClientWork
@@ -43,9 +44,30 @@ async def member(
     """
     work = ClientWork(me.name, data, Path(state), model, agreement, device, again, watch, code, loop, owner)
 
+    eligible = Eligibility() if owner is None else read_eligibility(owner.kit)
+    waiting: set[asyncio.Task[None]] = set()
+
     async def free() -> None:
         work.report()
         await me.scope(joining.SCOPE).send(boss, joining.Free())
+
+    async def free_when_eligible() -> None:
+        """Say that this party can be asked again; the end of the run is read meanwhile."""
+        if eligible == Eligibility():
+            await free()
+            return
+
+        async def wait() -> None:
+            await eligible.wait(me.name)
+            await free()
+
+        task = asyncio.create_task(wait())
+        waiting.add(task)
+        task.add_done_callback(waiting.discard)
+
+    async def admit(offer: joining.Work) -> None:
+        await work.ask_owner(offer)
+        await eligible.wait(me.name)
 
     async def play() -> None:
         try:
@@ -67,7 +89,9 @@ async def member(
         if work.program is not None:
             await work.fitted.wait()  # no request of a round is read before
         if work.paced:
-            await buffered.client(me, work.local_in_thread, work.test, boss, done=free, consent=work)
+            await buffered.client(
+                me, work.local_in_thread, work.test, boss, done=free_when_eligible, consent=work
+            )
         else:
             await rounds.client(
                 me,
@@ -75,7 +99,7 @@ async def member(
                 work.test,
                 boss,
                 look=work.look,
-                done=free,
+                done=free_when_eligible,
                 hidden=lambda: work.hidden,
                 counted=lambda: work.counted,
                 scores=lambda: work.scores,
@@ -87,14 +111,18 @@ async def member(
                 work.finish(last[boss])
 
     try:
-        admit = None if owner is None else work.ask_owner
-        await run_alongside(play(), joining.attend(me, boss, __version__, work.prepare, admit))
+        await run_alongside(
+            play(),
+            joining.attend(me, boss, __version__, work.prepare, None if owner is None else admit),
+        )
         work.record_end("")
         return work.summary()
     except BaseException as error:
         work.record_end(f"{type(error).__name__}: {error}")
         raise
     finally:
+        for task in waiting:
+            task.cancel()
         work.record_spending(me.ledger)
 
 
