@@ -118,6 +118,31 @@ def test_a_new_run_in_a_directory_to_resume_is_refused_in_the_words_of_the_comma
         assert f"{Path('runs/b')} {words} Start it without --resume." in err
 
 
+def test_an_option_of_train_outside_of_any_table_is_told_its_table(folder, capsys):
+    """'seed' was answered with "Did you mean 'speed'?"."""
+    Path("top.toml").write_text("rounds = 3\nseed = 1\nseeds = 2\n" + SMALL)
+    code, _, err = run(capsys, "run", "top.toml")
+    assert code == 2
+    for name in ("rounds", "seed", "seeds"):
+        assert f"top.toml: {name!r} is an option of [train]. Write it below that line." in err
+
+
+def test_every_verb_that_writes_takes_o_and_out():
+    from argparse import _SubParsersAction
+
+    def parsers(parser):
+        for action in parser._actions:
+            if isinstance(action, _SubParsersAction):
+                for each in action.choices.values():
+                    yield each
+                    yield from parsers(each)
+
+    names = [set(a.option_strings) for p in parsers(cli._parser()) for a in p._actions]
+    writing = [n for n in names if n & {"-o", "--out", "--output"}]
+    assert len(writing) > 20
+    assert all({"-o", "--out"} <= n for n in writing)
+
+
 def test_the_unknown_keys_of_all_tables_are_listed_at_once(folder, capsys):
     Path("wrong.toml").write_text(
         SMALL.replace("parties", "partis") + "round = 2\n[algorithm]\nname = 'FedProx'\nmuh = 1\n[tarin]\n"

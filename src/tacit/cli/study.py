@@ -90,6 +90,7 @@ def add(verb: Callable[..., Any]) -> None:
         help="a few rows and rounds, to see that everything works; its figures mean nothing",
     )
     parser.add_argument(
+        "-o",
         "--out",
         metavar="DIR",
         help="directory of the study (default: runs/study-NAME); a study that was started there resumes",

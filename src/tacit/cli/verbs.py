@@ -66,7 +66,13 @@ class Argument(NamedTuple):
 
 
 def arg(*names: str, **options: Any) -> Argument:
-    """Declare an argument, with the options of `argparse.ArgumentParser.add_argument`."""
+    """Declare an argument, with the options of `argparse.ArgumentParser.add_argument`.
+
+    What is written has the same names in every verb: -o, --out.
+    """
+    if "--out" in names or "--output" in names:
+        names = ("-o", *(n for n in names if n != "-o"))
+        names += tuple(n for n in ("--out",) if n not in names)
     return Argument(names, options)
 
 

@@ -169,8 +169,11 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
 
     where = str(file)
     problems: list[str] = []
+    for key in tables:
+        if key in SETTINGS or key in _COMPARES:  # a new user's first mistake
+            problems.append(f"{where}: {key!r} is an option of [train]. Write it below that line.")
     with toml.collect(problems):
-        toml.only_known(where, tables, KNOWN)
+        toml.only_known(where, [k for k in tables if k not in SETTINGS and k not in _COMPARES], KNOWN)
     if "data" not in tables:
         toml.refuse_all(problems)  # which may be a misspelled [data]
         raise BadJob(

@@ -103,6 +103,8 @@ def test_the_classifier_equals_ridge_regression():
 
 
 def test_bad_arguments_are_refused(run):
+    with pytest.raises(BadParameter, match=r"where= failed on the rows \(TypeError.*rows\.x, of shape"):
+        audit.infer_property(run, lambda table: table["age"] > 3)
     with pytest.raises(BadParameter, match="one bool for each row"):
         audit.infer_property(run, lambda rows: rows.y[:3])
     with pytest.raises(BadParameter, match=r"shares(.|\n)*view"):
