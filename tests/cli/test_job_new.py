@@ -507,6 +507,8 @@ def test_a_draft_of_infinite_numbers_days_zones_and_signs_runs(folder, capsys):
     frame = pd.DataFrame({"site": rng.choice(["a", "b", "c"], n), "y": rng.choice(["no", "yes"], n)})
     frame["ratio"] = rng.normal(size=n).round(3)
     frame.loc[[3, 8], "ratio"] = [np.inf, -np.inf]
+    frame["dose"] = rng.normal(size=n).round(3).astype(str)
+    frame.loc[[4, 9, 11], "dose"] = ["inf", "$3", "1e400"]
     days = pd.Timestamp("2015-01-01") + pd.to_timedelta(rng.integers(0, 700, n), unit="D")
     frame["day"] = days.strftime("%Y%m%d")
     frame["seen"] = days.strftime("%Y-%m-%dT10:30:00+01:00")
@@ -521,6 +523,7 @@ def test_a_draft_of_infinite_numbers_days_zones_and_signs_runs(folder, capsys):
     text = {(p["problem"], p["column"]): p["text"] for p in value["problems"]}
     assert {c for p, c in text if p == "formatted numbers"} == {"cost", "share", "count"}
     assert "'ratio' is infinite in 2 rows." in text["infinite", "ratio"]
+    assert "'$3', '1e400', 'inf' in 3 of 240 rows" in text["mixed", "dose"]
     assert {c for p, c in text if p == "date"} == {"day", "seen", "born"}
     assert "has one value ('x') in" in text["constant", "flag"]
     code, _, err = run(capsys, "run", "job.toml", "--set", "train.rounds=2", "--out", "done", "--quiet")

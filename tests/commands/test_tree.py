@@ -137,6 +137,46 @@ def test_edges_as_processes_have_the_model_of_the_simulated_hierarchy_although_t
     assert about <= {("server", e) for e in EDGES} | {(e, "server") for e in EDGES}  # nothing of a party
     kinds = {s["kind"] for s in seen if s["party"] == "server"}
     assert {"EdgeModel", "EdgeDone"} <= kinds <= {"EdgeHere", "EdgeModel", "EdgeDone"}
+    for e in EDGES:  # the owner of an edge's kit above has what left with it
+        log = [json.loads(line) for line in Path(f"top/{e}/audit.jsonl").read_text().splitlines()]
+        assert [x["kind"] for x in log[:2]] == ["request", "accepted"]
+        assert log[0]["about"].startswith(
+            "send 'server' the model of this edge's parties every 2 rounds: train on"
+        )
+        answers = [x["what"] for x in log if x["kind"] == "answer"]
+        assert set(answers) == {f"the model of exchange {t + 1}" for t in range(ROUNDS // PERIOD)}
+        assert (log[-1]["kind"], log[-1]["reason"]) == ("ended", "")
+        assert "EdgeTurn" in Path(f"top/{e}/ledger.jsonl").read_text()
+
+
+POLICIES = {
+    'verbs = ["psi"]': "`tacit party` is not allowed (verbs)",
+    'guards = ["SecAgg"]': "it lacks SecAgg (guards)",
+    "min_parties = 3": "it has 2 parties, and 3 are required",
+}
+
+
+def test_the_policy_of_an_edges_kit_above_is_asked_before_anything_is_sent(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before, it was not read: whoever had the kit sent models upward, and its log knew nothing of it."""
+    hubs = [Role(place, f"hub-{k}", "hub", "--kit", f"{k}/hub") for k in ("top", "north")]
+    kit = ("--kit", "north/server", "job.toml", "--under", "top/north", "--quiet")
+    try:
+        for hub in hubs:
+            hub.wait_for("listens on")
+        for k, (policy, why) in enumerate(POLICIES.items()):
+            (place / "top" / "north" / "policy.toml").write_text(f"[jobs]\n{policy}\n")
+            code, words = said(capsys, "party", *kit, "--out", f"run-{k}")
+            assert (code, why in words) == (2, True), words
+    finally:
+        for hub in hubs:
+            hub.process.kill()
+            hub.wait()
+    log = [json.loads(line) for line in Path("top/north/audit.jsonl").read_text().splitlines()]
+    assert [x["kind"] for x in log] == ["request", "refused"] * len(POLICIES)
+    entries = [json.loads(line) for line in Path("top/north/ledger.jsonl").read_text().splitlines()]
+    assert [e["failed"].split(":")[0] for e in entries] == ["JobRefused"] * len(POLICIES)
 
 
 @pytest.mark.parametrize(

@@ -461,6 +461,7 @@ def _inspect_mixed(name: str, known: Series, found: Inspection) -> None:
     import pandas as pd
 
     numbers = pd.to_numeric(known.astype(str), errors="coerce")
+    numbers = numbers[np.isfinite(numbers)].reindex(known.index)  # an infinite one is no value either
     words = sorted(set(known[numbers.isna()].astype(str)))
     if not words:
         found.kinds[name] = "number"

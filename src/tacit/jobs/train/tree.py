@@ -3,11 +3,13 @@
 An edge has two kits: that of the server of its own federation, and that of a client of the federation above,
 whose parties are the edges. Each federation has a hub and an authority of its own, so that no message of a
 client leaves its edge's federation.
+
+What an edge sends upward is a request to the owner of its kit there: that kit's policy.toml may refuse it or
+let a person decide, and its log and ledger have every exchange.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +19,7 @@ from typing import Any
 from ... import __version__
 from ...algorithms.types import State
 from ...engine.task import Task
-from ...errors import BadParameter
+from ...errors import BadParameter, TacitError
 from ...parameters import real, whole
 from ...parties.ledger import Ledger
 from ...parties.party import Party
@@ -28,7 +30,10 @@ from ...runs import Event
 from ...runtimes.link import Link
 from ...runtimes.streaming import Emitter
 from ..devices import placed
+from ..ledger_file import record_command
+from ..owner import Owner, Request, digest_of
 from .contract import Contract
+from .contract_request import request_of
 from .elsewhere import Deployed
 from .messages import SERVER, Uploads
 from .networked import NetworkedTrainer
@@ -83,13 +88,13 @@ def check_plan(p: Plan) -> None:
         raise BadParameter(f"a hierarchy of real parties cannot have this job: {why}.")
 
 
-def digest_of_job(p: Plan, contract: Contract, parent: tuple[str, str, tuple[str, ...]], period: int) -> str:
-    """Digest what the server above and all edges must have in common."""
+def text_of_job(contract: Contract, parent: tuple[str, str, tuple[str, ...]], period: int) -> str:
+    """Return what the server above and all edges must have in common; they compare its digest."""
     common = {k: v for k, v in contract.tables.items() if k not in OWN}
     common["train"] = {k: v for k, v in common["train"].items() if k != "per_round"}
     federation, server, edges = parent
     common |= {"above": [federation, server, list(edges)], "period": period}
-    return hashlib.sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()
+    return json.dumps(common, sort_keys=True)
 
 
 def exchange_after(r: int, period: int, last: int) -> int | None:
@@ -107,6 +112,7 @@ class EdgeTrainer(NetworkedTrainer):
         self.name = "an edge of parties on their own machines"
         self.weight = float(context.metadata.get("edge weight", 0.0))  # since the last exchange
         self.upper = Ledger()
+        self.owner: Owner | None = None  # of the kit above, once it allows this
 
     def checkpoint_metadata(self) -> dict[str, Any]:
         return {**super().checkpoint_metadata(), "edge weight": self.weight}
@@ -115,21 +121,47 @@ class EdgeTrainer(NetworkedTrainer):
         return [*super().ledgers(), self.upper]
 
     async def _prepare_and_run(self, server: Any, me: Party) -> None:
-        kit = self.edge.kit
-        edges = tuple(name for name in kit.parties if name != kit.server)
-        job = digest_of_job(self.plan, self.contract, (kit.federation, kit.server, edges), self.edge.period)
+        kit, owner = self.edge.kit, Owner.of(self.edge.kit)
+        request = self._request()
         patience = self.through.patience  # type: ignore[union-attr]
         async with Link(kit, patience=patience, version=__version__, needs=(kit.server,)) as link:
             self.upper = link.mailbox.ledger
 
             async def run(above: Party) -> None:
+                if owner is not None:
+                    await self._ask(owner, request)
                 shapes = protocol.shapes_of(self._sent())
-                self.uplink = protocol.Uplink(above, kit.server, job, shapes)
+                self.uplink = protocol.Uplink(above, kit.server, request.digest, shapes)
                 await self.uplink.start()
                 await NetworkedTrainer._prepare_and_run(self, server, me)
                 await self.uplink.finish()
 
-            await link.run(run)
+            with record_command(kit.directory, self.upper, "party", kit.name):
+                try:
+                    await link.run(run)
+                except BaseException as error:
+                    if self.owner is not None:
+                        self.owner.end(request.digest, f"{type(error).__name__}: {error}")
+                    raise
+                if self.owner is not None:
+                    self.owner.end(request.digest, "")
+
+    def _request(self) -> Request:
+        """What the owner of the kit above decides about."""
+        kit, period = self.edge.kit, self.edge.period
+        edges = tuple(name for name in kit.parties if name != kit.server)
+        text = text_of_job(self.contract, (kit.federation, kit.server, edges), period)
+        below = request_of(self.contract, self.plan, None)
+        about = f"send {kit.server!r} the model of this edge's parties every {period} rounds: {below.about}"
+        return replace(below, askers=(kit.server,), parties=edges, text=text, about=about)
+
+    async def _ask(self, owner: Owner, request: Request) -> None:
+        try:
+            await owner.admit(request)
+        except TacitError as error:
+            owner.refuse(request.digest, str(error))
+            raise
+        self.owner = owner
 
     def _sent(self) -> State:
         return {k: v.detach().cpu() for k, v in self.server.items()}
@@ -141,6 +173,9 @@ class EdgeTrainer(NetworkedTrainer):
             self.weight += float(sum(w for w, _ in uploads.values()))
         t = exchange_after(r, self.edge.period, last)
         if t is not None:
+            if self.owner is not None:
+                self.owner.check_running(self.uplink.job)
+                self.owner.answer(self.uplink.job, f"the model of exchange {t + 1}")
             mean = await self.uplink.exchange(t, self.weight, self._sent())
             self.server, self.weight = placed(self.task.x.device, mean), 0.0
             self.facts["exchange"] = t + 1
@@ -169,7 +204,7 @@ class TopTrainer(NetworkedTrainer):
         done, exchanges = -(-rounds.start // period), -(-last // period)
         kit, edges = self.through.kit, self.plan.fed.parties  # type: ignore[union-attr]
         contract = Contract.of(self.asked_job, self.through.layout, kit.server, list(self.task.x.shape[1:]))  # type: ignore[union-attr]
-        job = digest_of_job(self.plan, contract, (kit.federation, kit.server, edges), period)
+        job = digest_of(text_of_job(contract, (kit.federation, kit.server, edges), period))
         state = {k: v.detach().cpu() for k, v in self.server.items()}
 
         async def merged(t: int, weights: Mapping[str, float], mean: State, wrong: Mapping[str, str]) -> None:
