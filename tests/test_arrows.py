@@ -178,6 +178,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             "tacit.accounting",
             "tacit.crypto.exact",
+            "tacit.data.cells",
             "tacit.data.preparation",
             "tacit.files",
             "tacit.parties.ledger",

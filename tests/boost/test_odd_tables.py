@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import tacit
+from tacit import cli
 from tacit.errors import BadData, BadParameter
 
 RNG = np.random.default_rng(0)
@@ -125,3 +128,77 @@ def test_a_column_that_is_missing_at_prediction_is_named_with_a_similar_one():
         tacit.boost.train(parties(TABLE.rename(columns={"z": "7"})), **FEW).predict(
             TABLE.rename(columns={"z": 7})
         )
+
+
+def test_codes_of_missing_values_are_missing_at_prediction_too(tmp_path, monkeypatch, capsys):
+    """Before, a federation's codes were missing values in training and numbers in new rows."""
+    monkeypatch.chdir(tmp_path)
+    gaps = TABLE["x"].mask(TABLE.index % 5 == 0)
+    cities = pd.Series(["a", "b", "unknown"] * 40)
+    coded = TABLE.assign(x=gaps.fillna(-9999), town=cities)
+    plain = TABLE.assign(x=gaps, town=cities.mask(cities == "unknown"))
+    codes = {"x": [-9999], "town": ["unknown"]}
+    expected = tacit.boost.train(parties(plain), **FEW).predict(plain)
+    fed = tacit.data.from_frames(parties(coded), label="y", test_fraction=0, missing_codes=codes)
+    given = {"missing_codes": codes, **FEW}
+    model = tacit.boost.train(parties(coded), **given)
+    np.testing.assert_array_equal(model.predict(coded), expected)
+    for found in (tacit.boost.train(fed, trees=2, depth=2), model):
+        np.testing.assert_array_equal(found.predict(coded), found.predict(plain))
+        np.testing.assert_array_equal(np.isnan(found.encode(coded)[:, 0]), gaps.isna())
+    np.testing.assert_array_equal(tacit.boost.load(model.save("model.json")).predict(coded), expected)
+    coded.to_csv("new.csv", index=False)
+    assert cli.main(["predict", "model.json", "new.csv", "--out", "scored.csv"]) == 0
+    np.testing.assert_allclose(pd.read_csv("scored.csv")["p(1)"], expected)
+    with pytest.raises(BadParameter, match="the model declares codes of missing values, in 'x', 'town'"):
+        tacit.infer(model, coded.head(2).drop(columns="y"))
+    with pytest.raises(BadParameter, match="missing_codes is 'q'; it must be one of the model's columns"):
+        tacit.boost.train(parties(), **FEW, missing_codes={"q": [1]})
+
+    woe = tacit.boost.woe(fed, bins=3, min_rows=5)
+    pd.testing.assert_frame_equal(woe.transform(coded), woe.transform(plain))
+    card = woe.scorecard()
+    kept = tacit.boost.load_scorecard(card.save("card.json"))
+    np.testing.assert_array_equal(kept.score(coded), kept.score(plain))
+
+
+def test_codes_of_missing_values_in_job_files_are_kept_by_the_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    coded = TABLE.assign(x=TABLE["x"].where(TABLE.index % 5 != 0, -9999))
+    for name, frame in parties(coded).items():
+        frame.to_csv(f"{name}.csv", index=False)
+    files = '[parties]\na = "a.csv"\nb = "b.csv"\n'
+    job = '[boost]\nlabel = "y"\nfeatures = ["x", "z"]\ntrees = 2\ndepth = 2\n{}[data]\n{}' + files
+    Path("boost.toml").write_text(job.format("missing_codes = { x = [-9999] }\n", ""))
+    assert cli.main(["boost", "boost.toml", "--out", "model.json"]) == 0
+    expected = tacit.boost.train(parties(coded), **FEW, missing_codes={"x": [-9999]}).predict(coded)
+    np.testing.assert_array_equal(tacit.boost.load("model.json").predict(coded), expected)
+    Path("boost.toml").write_text(job.format("", "missing_codes = { x = [-9999] }\n"))
+    assert cli.main(["boost", "boost.toml", "--out", "other.json"]) == 2
+    assert "missing_codes must be in [boost], because the model keeps them" in capsys.readouterr().err
+
+
+def test_with_an_epsilon_a_declared_code_is_a_missing_value_and_not_the_lower_bound():
+    private = {"epsilon": 2.0, "labels": [0, 1], "bounds": {"x": (-4, 4), "z": (0, 5)}, **FEW}
+    model = tacit.boost.train(parties(), **private, missing_codes={"x": [-9999]})
+    code, gap = TABLE.assign(x=-9999.0), TABLE.assign(x=np.nan)
+    np.testing.assert_array_equal(model.predict(code), model.predict(gap))
+
+
+def test_codes_of_a_vertical_table_are_missing_at_prediction_too():
+    people = TABLE.assign(id=[f"p{k}" for k in range(120)], x=TABLE["x"].where(TABLE.index % 3 != 0, -9999))
+    bank = tacit.data.from_frame(people[["id", "y", "z"]], "y", id="id")
+    telecom = tacit.data.from_frame(people[["id", "x"]], id="id", missing_codes={"x": [-9999]})
+    tables = {"bank": bank, "telecom": telecom}
+    model = tacit.boost.train(tables, trees=2, depth=2, min_rows=5)
+    gaps = people.assign(x=people["x"].mask(people["x"] == -9999))
+    scores = [model.predict({"bank": t[["id", "z"]], "telecom": t[["id", "x"]]}) for t in (people, gaps)]
+    np.testing.assert_array_equal(*scores)
+    woe = tacit.boost.woe(tables, label="y", min_rows=5)
+    pd.testing.assert_series_equal(*(woe.transform(t)["x"] for t in (people, gaps)))
+    with pytest.raises(BadData, match="expected a pandas DataFrame with the columns of all bins; got dict"):
+        woe.transform(tables)
+    with pytest.raises(BadParameter, match=r"missing_codes.* declare them with the table"):
+        tacit.boost.woe(tables, label="y", missing_codes={"x": [-9999]})
+    with pytest.raises(BadParameter, match="epsilon is 1; it must be None for tables with missing_codes"):
+        tacit.boost.woe(tables, label="y", epsilon=1, labels=[0, 1], bounds={"x": (-4, 4), "z": (0, 5)})

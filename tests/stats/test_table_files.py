@@ -88,3 +88,21 @@ def test_the_command_writes_what_the_ending_says(tmp_path, monkeypatch, capsys):
     assert rows_of((tmp_path / "model.tex").read_text())[1][0] == "Intercept"
     assert "must end in .html" in refused(capsys, "stats", "glm", "job.toml", "--out", "model.pdf")
     assert not (tmp_path / "model.pdf").exists()
+
+
+@pytest.mark.parametrize("noise", ["", "epsilon = 5000.0\nbounds = { age = [0, 100] }\n"])
+def test_codes_declared_in_a_job_are_missing_values(noise, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    coded = {
+        name: frame.assign(age=frame["age"].where(frame.index % 4 != 0, -9999)) for name, frame in FED.items()
+    }
+    for name, frame in coded.items():
+        frame.to_csv(f"{name}.csv", index=False)
+    files = "".join(f'{name} = "{name}.csv"\n' for name in FED)
+    data = "[data]\nmissing_codes = { age = [-9999] }\n"
+    (tmp_path / "job.toml").write_text(f'[stats]\nnumbers = ["age"]\n{noise}{data}[parties]\n{files}')
+    assert run(capsys, "stats", "describe", "job.toml", "--out", "table.csv")[0] == 0
+    known = pd.concat(frame["age"][frame["age"] > 0] for frame in coded.values())
+    assert pd.read_csv("table.csv")["mean"][0] == pytest.approx(known.mean(), abs=0.05 if noise else 1e-6)
+    (tmp_path / "job.toml").write_text(f'[stats]\nlabel = "sick"\n{data}[parties]\n{files}')
+    assert "missing_codes must be in [stats]" in refused(capsys, "stats", "woe", "job.toml")

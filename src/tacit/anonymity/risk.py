@@ -201,8 +201,9 @@ def find_warnings(
     warnings = []
     if not exposure.rows:
         warnings.append(
-            "No row is published: every row has * in every quasi-identifier. Allow some suppressed rows "
-            "(max_suppressed=0.05), give hierarchies with more levels, or name fewer quasi-identifiers."
+            "No row is published: every row has * in every quasi-identifier. Allow some rows to be "
+            "suppressed (max_suppressed=0.05), give hierarchies with more levels, or name fewer "
+            "quasi-identifiers."
             if len(frame)
             else "The table has no rows."
         )

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..crypto import exact
+from ..data.cells import without_codes
 from ..errors import BadData
 from ..protocols.sum_steps import Down
 from ..stats import level_sketch
@@ -52,6 +53,16 @@ class Terms:
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cuts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     bins: int = 255
+    missing_codes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # declared, by column
+
+    def feature(self, name: str, levels: tuple[str, ...] | None, cuts: tuple[float, ...] | None) -> Feature:
+        """Return a column with its levels or cuts, and its codes of missing values."""
+        return Feature(name, cuts, levels, tuple(self.missing_codes.get(name, ())))
+
+    def without_codes(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return a table in which declared codes are missing values."""
+        coded = {c: v for c, v in self.missing_codes.items() if c in table.columns}
+        return table.assign(**{c: without_codes(table[c], v) for c, v in coded.items()}) if coded else table
 
     @property
     def has_classes(self) -> bool:
@@ -87,6 +98,11 @@ class Terms:
             "levels": {k: list(v) for k, v in self.levels.items()},
             "cuts": {k: list(v) for k, v in self.cuts.items()},
             "bins": self.bins,
+            **(
+                {"missing_codes": {k: list(v) for k, v in self.missing_codes.items()}}
+                if self.missing_codes
+                else {}
+            ),
         }
 
 
@@ -95,7 +111,7 @@ def plain(terms: Mapping[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = dict(terms)
     for name in ("columns", "categorical", "labels"):
         out[name] = tuple(out.get(name, ()))
-    for name in ("levels", "cuts"):
+    for name in ("levels", "cuts", "missing_codes"):
         out[name] = {k: tuple(v) for k, v in dict(out.get(name, {})).items()}
     return out
 
@@ -141,7 +157,7 @@ class OwnRows:
 
     def __init__(self, terms: Terms, table: pd.DataFrame):
         check_columns(table, [*terms.columns, terms.label], "this party")
-        self.terms, self.table, self.rows = terms, table, len(table)
+        self.terms, self.table, self.rows = terms, terms.without_codes(table), len(table)
         self._labels: dict[tuple[str, ...], np.ndarray] = {}
         self._state: tuple[bytes, RowState] | None = None
         self._kept: tuple[tuple[int, int, float], np.ndarray] | None = None
@@ -191,11 +207,12 @@ def prepare_declared(program: PrivateBoostProgram | PrivateWoeProgram, table: pd
     def build() -> OwnRows:
         terms = program.about
         check_columns(table, [*terms.columns, terms.label], "this party")
+        cells = terms.without_codes(table)
         frame = pd.DataFrame(
             {
-                name: read_declared(table[name], terms.levels[name])
+                name: read_declared(cells[name], terms.levels[name])
                 if name in terms.categorical
-                else to_numbers(table[name])
+                else to_numbers(cells[name])
                 for name in terms.columns
             },
             index=pd.RangeIndex(len(table)),
@@ -380,7 +397,8 @@ def coordinate(program: BoostProgram) -> Generator[Down, np.ndarray, tuple[Agree
         k: tuple(float(np.float32(c)) for c in v) for k, v in terms.cuts.items()
     }
     features = tuple(
-        Feature(c, levels=levels[c]) if c in terms.categorical else Feature(c, cuts[c]) for c in terms.columns
+        terms.feature(c, levels[c], None) if c in terms.categorical else terms.feature(c, None, cuts[c])
+        for c in terms.columns
     )
     return Agreed(Bins(features), labels, base, scale, weights, rows < PACKED_ROWS), rows, steps
 

@@ -16,10 +16,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from ..data.cells import without_codes
 from ..errors import BadData
 from ..parameters import nearest
 from ..stats.columns import holds_numbers, is_number, numbers, text_of
@@ -76,6 +78,7 @@ class Feature:
     name: str
     cuts: tuple[float, ...] | None = None
     levels: tuple[str, ...] | None = None
+    missing: tuple[str, ...] = ()  # codes that mean "missing"
 
     def __post_init__(self) -> None:
         if (self.cuts is None) == (self.levels is None):
@@ -91,6 +94,13 @@ class Feature:
             if not np.isfinite(cuts).all() or (np.diff(cuts) <= 0).any():
                 raise BadData(f"the cuts of {self.name!r} are not ascending float32 numbers.")
 
+    def to_dict(self) -> dict[str, object]:
+        """Return the cuts or levels, and the codes of missing values, as plain values."""
+        codes = {"missing": list(self.missing)} if self.missing else {}
+        if self.levels is not None:
+            return {"levels": list(self.levels), **codes}
+        return {"cuts": list(self.cuts or ()), **codes}
+
     @property
     def is_category(self) -> bool:
         return self.levels is not None
@@ -100,11 +110,17 @@ class Feature:
         """The number of cells without that of missing values."""
         return len(self.levels) + 1 if self.levels is not None else len(self.cuts or ()) + 1
 
+    def values(self, frame: pd.DataFrame) -> np.ndarray:
+        """Return the numbers of a column, NaN where they are missing."""
+        if self.missing:
+            frame = without_codes(frame[self.name], self.missing).to_frame(self.name)
+        return numbers(frame, self.name)
+
     def _places(self, frame: pd.DataFrame) -> np.ndarray:
         """Return the place of each row's level; other levels and missing values come after the last."""
         assert self.levels is not None
         place = {level: k for k, level in enumerate(self.levels)}
-        codes, values = pd.factorize(frame[self.name])
+        codes, values = pd.factorize(without_codes(frame[self.name], self.missing))
         places = [place.get(text_of(v), len(self.levels)) for v in values]
         return np.asarray(np.array([*places, self.width])[codes])  # the code of a missing value is −1
 
@@ -113,7 +129,7 @@ class Feature:
         if self.levels is not None:
             return self._places(frame).astype(np.uint8)
         with np.errstate(over="ignore"):
-            values = numbers(frame, self.name).astype(np.float32)
+            values = self.values(frame).astype(np.float32)
         cuts = np.asarray(self.cuts, dtype=np.float32)
         cells = np.searchsorted(cuts, values, side="right")
         return np.where(np.isnan(values), self.width, cells).astype(np.uint8)
@@ -183,7 +199,7 @@ class Bins:
         for k, feature in enumerate(self.features):
             if feature.levels is None:
                 with np.errstate(over="ignore"):
-                    out[:, k] = numbers(frame, feature.name).astype(np.float32)
+                    out[:, k] = feature.values(frame).astype(np.float32)
             else:
                 codes = feature._places(frame)
                 out[:, k] = np.where(codes == feature.width, np.nan, codes)
@@ -193,18 +209,13 @@ class Bins:
         return json.dumps(self.to_dict(), ensure_ascii=False).encode()
 
     def to_dict(self) -> list[dict[str, object]]:
-        return [
-            {"name": f.name, "levels": list(f.levels)}
-            if f.levels is not None
-            else {"name": f.name, "cuts": list(f.cuts or ())}
-            for f in self.features
-        ]
+        return [{"name": f.name, **f.to_dict()} for f in self.features]
 
     @classmethod
     def from_dict(cls, entries: Sequence[Mapping[str, object]]) -> Bins:
         """Return the bins of plain values; raise BadData for anything else."""
         try:
-            return cls(tuple(_feature(entry) for entry in entries))
+            return cls(tuple(feature_from_dict(entry) for entry in entries))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadData(f"these are not the bins of a model: {error}.") from None
 
@@ -219,9 +230,9 @@ class Bins:
         return cls.from_dict(entries)
 
 
-def _feature(entry: Mapping[str, object]) -> Feature:
-    name = str(entry["name"])
+def feature_from_dict(entry: Mapping[str, Any]) -> Feature:
+    """Return the feature of plain values (`Feature.to_dict`, and its name)."""
+    name, codes = str(entry["name"]), tuple(map(str, entry.get("missing", ())))
     if "levels" in entry:
-        return Feature(name, levels=tuple(str(v) for v in entry["levels"]))  # type: ignore[attr-defined]
-    cuts = tuple(float(v) for v in entry["cuts"])  # type: ignore[attr-defined]
-    return Feature(name, tuple(float(np.float32(v)) for v in cuts))
+        return Feature(name, levels=tuple(map(str, entry["levels"])), missing=codes)
+    return Feature(name, tuple(float(np.float32(float(v))) for v in entry["cuts"]), missing=codes)

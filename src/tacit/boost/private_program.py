@@ -33,7 +33,7 @@ from ..stats import noise_share
 from ..stats.noise_share import BOUND, SCALE, Block
 from . import agreement
 from .agreement import Agreed, OwnRows, Terms, Token
-from .bins import Bins, Feature
+from .bins import Bins
 from .bounded_cells import CELLS, choose_cuts, count_cells
 from .model import Booster
 from .objectives import OBJECTIVES, Objective
@@ -217,7 +217,9 @@ class PrivateBoostProgram:
             counts_of_cells = np.maximum(total[k * CELLS : (k + 1) * CELLS], 0.0)
             cuts[name] = choose_cuts(counts_of_cells, self.bounds[name], min(self.about.bins, 32))
         features = tuple(
-            Feature(c, levels=terms.levels[c]) if c in terms.categorical else Feature(c, cuts[c])
+            terms.feature(c, terms.levels[c], None)
+            if c in terms.categorical
+            else terms.feature(c, None, cuts[c])
             for c in terms.columns
         )
         objective = self.objective

@@ -27,7 +27,7 @@ from ..stats.columns import text_of
 from ..stats.noise_share import BOUND, SCALE, Block
 from . import agreement
 from .agreement import Agreed, Terms, Token
-from .bins import Bins, Feature
+from .bins import Bins
 from .bounded_cells import CELLS, choose_cuts, count_cells
 from .woe_bins import WoeRules, bin_column
 from .woe_program import Weighed
@@ -136,7 +136,9 @@ class PrivateWoeProgram:
                 cuts[name] = choose_cuts(cells, self.bounds[name], self.about.bins)
         bins = Bins(
             tuple(
-                Feature(c, levels=terms.levels[c]) if c in terms.categorical else Feature(c, cuts[c])
+                terms.feature(c, terms.levels[c], None)
+                if c in terms.categorical
+                else terms.feature(c, None, cuts[c])
                 for c in terms.columns
             )
         )

@@ -53,6 +53,12 @@ def read_model(model: Any) -> Ensemble:
 
 
 def _read_booster(model: Booster) -> Ensemble:
+    coded = [f.name for f in model.bins.features if f.missing]
+    if coded:
+        raise BadParameter(
+            f"infer: the model declares codes of missing values, in {', '.join(map(repr, coded))}, which "
+            "cannot be compared on shares. Train it on tables with missing values instead of these codes."
+        )
     columns = tuple(
         Column(f.name) if f.levels is None else Column(f.name, f.width, f.levels, True)
         for f in model.bins.features

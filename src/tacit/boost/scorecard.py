@@ -26,7 +26,7 @@ from ..files import write_atomic
 from ..parameters import bad
 from ..results import check_absent
 from ..stats.tables import check_columns
-from .bins import Feature
+from .bins import feature_from_dict
 from .woe_bins import WoeBin, WoeColumn
 
 FORMAT = 1
@@ -35,6 +35,10 @@ BASE = "base points"
 
 def find_bins(columns: Sequence[WoeColumn], frame: pd.DataFrame) -> np.ndarray:
     """Return the bin of each row and column; −1: a value of a kind that no training row had."""
+    if not isinstance(frame, pd.DataFrame):
+        raise BadData(
+            f"expected a pandas DataFrame with the columns of all bins; got {type(frame).__name__}."
+        )
     check_columns(frame, [c.name for c in columns], "this table")
     out = np.empty((len(frame), len(columns)), dtype=np.int64)
     for k, column in enumerate(columns):
@@ -72,23 +76,16 @@ def describe_columns(columns: Sequence[WoeColumn], totals: tuple[int, int]) -> p
 
 def column_to_dict(column: WoeColumn) -> dict[str, Any]:
     feature = column.feature
-    about = (
-        {"cuts": list(feature.cuts)} if feature.cuts is not None else {"levels": list(feature.levels or ())}
-    )
     bins = [
         {"name": b.name, "others": b.others, "events": b.events, "woe": b.woe, "iv": b.iv}
         for b in column.bins
     ]
-    return {"name": column.name, **about, "place": list(column.place), "bins": bins}
+    return {"name": column.name, **feature.to_dict(), "place": list(column.place), "bins": bins}
 
 
 def column_from_dict(entry: Mapping[str, Any]) -> WoeColumn:
     name = str(entry["name"])
-    feature = (
-        Feature(name, levels=tuple(map(str, entry["levels"])))
-        if "levels" in entry
-        else Feature(name, tuple(float(v) for v in entry["cuts"]))
-    )
+    feature = feature_from_dict(entry)
     bins = tuple(
         WoeBin(str(b["name"]), int(b["others"]), int(b["events"]), float(b["woe"]), float(b["iv"]))
         for b in entry["bins"]

@@ -34,16 +34,22 @@ class OwnBins:
 
     @classmethod
     def fit(
-        cls, frame: pd.DataFrame, categories: Sequence[str], most: int, min_rows: int, who: str
+        cls,
+        frame: pd.DataFrame,
+        categories: Sequence[str],
+        most: int,
+        min_rows: int,
+        who: str,
+        missing_codes: Mapping[str, Sequence[str]] | None = None,
     ) -> OwnBins:
-        """Find cuts by quantiles, and levels, of these rows."""
+        """Find cuts by quantiles, and levels, of these rows. `missing_codes` are kept for rows to predict."""
         known = list(map(str, frame.columns))
         for name in categories:
             if name not in known:
                 raise BadData(f"the table of {who!r} has no column {name!r}. {nearest(name, known)}")
         features, merge = [], []
         for name in known:
-            column = frame[name]
+            column, codes = frame[name], tuple((missing_codes or {}).get(name, ()))
             is_numeric = (
                 is_number(column) or pd.api.types.is_bool_dtype(column.dtype) or holds_numbers(column)
             )
@@ -54,9 +60,9 @@ class OwnBins:
                     refuse_mixed(column, who)
                 counts = column.dropna().map(text_of).value_counts()
                 kept = [str(v) for v, n in counts.items() if n >= min_rows][:MOST_LEVELS]
-                feature = Feature(name, levels=tuple(sorted(kept, key=_natural)))
+                feature = Feature(name, levels=tuple(sorted(kept, key=_natural)), missing=codes)
             else:
-                feature = Feature(name, _cuts(numbers(frame, name), most, min_rows))
+                feature = Feature(name, _cuts(numbers(frame, name), most, min_rows), missing=codes)
             cells = np.bincount(feature.encode(frame), minlength=feature.width + 1)
             largest = int(cells.argmax())
             # other levels, if no row has one: rows to predict may, and must not count as the largest level

@@ -18,7 +18,7 @@ so no bin is small.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -90,7 +90,7 @@ def bin_column(feature: Feature, counts: Counts, totals: np.ndarray, rules: WoeR
     if feature.levels is None:
         groups = merge_ordered([[k] for k in range(missing)], counts, totals, rules)
         cuts = feature.cuts or ()
-        feature = Feature(feature.name, tuple(cuts[g[0] - 1] for g in groups[1:]))  # a cut is below its cell
+        feature = replace(feature, cuts=tuple(cuts[g[0] - 1] for g in groups[1:]))  # a cut is below its cell
         names = _intervals(feature.cuts or ())
         cells = list(range(len(groups)))
     else:

@@ -62,6 +62,13 @@ class BoostConfig:
         "list[str] | dict[str, list] | None",
         "columns that are categories, or their levels by column; None: columns that are not numeric",
     )
+    missing_codes: Mapping[str, Sequence[Value]] | None = typed(
+        None,
+        "missing_codes",
+        dict[str, list[Value]] | None,
+        "dict[str, list] | None",
+        "by column, the codes that mean \"missing\", like {'age': [-9999]}; the model keeps them",
+    )
     labels: Sequence[Value] | None = typed(
         None,
         "labels",

@@ -33,6 +33,13 @@ class WoeConfig:
         "list[str] | dict[str, list] | None",
         "columns that are categories, or their levels by column; None: columns that are not numeric",
     )
+    missing_codes: Mapping[str, Sequence[Value]] | None = typed(
+        None,
+        "missing_codes",
+        dict[str, list[Value]] | None,
+        "dict[str, list] | None",
+        "by column, the codes that mean \"missing\", like {'age': [-9999]}; the bins keep them",
+    )
     labels: Sequence[Value] | None = typed(
         None, "labels", list[Value] | None, "list | None", "the two outcomes; None: they are found by a sum"
     )

@@ -66,12 +66,17 @@ def without_codes(column: Series, codes: Sequence[float | str]) -> Series:
     """Return the column with the codes that mean "missing" (-9999, "unknown") as missing values."""
     if not codes:
         return column
-    words = {str(int(c)) if isinstance(c, float) and c.is_integer() else str(c).strip() for c in codes}
+    words = set(code_texts(codes))
     numbers = {float(w) for w in words if _is_plain_number(w)}
     hit = np.isin(to_text(column), list(words))
     if numbers:
         hit |= np.isin(to_numbers(column), list(numbers))
     return column.mask(hit)
+
+
+def code_texts(codes: Sequence[float | str]) -> tuple[str, ...]:
+    """Return codes that mean "missing" as text, as `without_codes` compares them."""
+    return tuple(str(int(c)) if isinstance(c, float) and c.is_integer() else str(c).strip() for c in codes)
 
 
 def _is_plain_number(word: str) -> bool:

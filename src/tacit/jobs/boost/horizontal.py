@@ -16,7 +16,7 @@ from ...boost.private_program import DEPTH, PRIVATE_OBJECTIVES, PrivateBoostProg
 from ...boost.program import Boosted, BoostProgram
 from ...boost.result import BoostResult
 from ...config.boost import LEAVES, BoostConfig
-from ...data.cells import without_codes
+from ...data.cells import code_texts, without_codes
 from ...data.federation import Federation
 from ...errors import BadData, BadParameter
 from ...parameters import bad, check, nearest
@@ -41,6 +41,7 @@ SINGLE = (
 def train_horizontal(fed: Any, options: Mapping[str, Any], runtime: Any, guard: Any) -> BoostResult:
     frames, label, defaults = read_tables(fed, OWNER)
     config = check(BoostConfig(**{**({"label": label} if label else {}), **defaults, **options}), OWNER)
+    frames = mask_codes(frames, config)
     terms = make_terms(config, frames)
     check_rows(frames, terms)
     pooled = None
@@ -101,9 +102,11 @@ def read_tables(fed: Any, owner: str) -> tuple[dict[str, pd.DataFrame], str, dic
         name: frame.iloc[np.sort(fed.train.of(k).numpy())].reset_index(drop=True)
         for k, name in enumerate(fed.parties)
     }
+    features = [c for c in frame.columns if c in recipe.numbers or c in recipe.categories]
     defaults: dict[str, Any] = {
-        "features": [c for c in frame.columns if c in recipe.numbers or c in recipe.categories],
+        "features": features,
         "categories": list(recipe.categories),
+        "missing_codes": {c: list(v) for c, v in coded.items() if c in features} or None,
     }
     classes = fed.source.classes
     if classes is None:
@@ -111,6 +114,17 @@ def read_tables(fed: Any, owner: str) -> tuple[dict[str, pd.DataFrame], str, dic
     elif classes > 2:
         defaults["objective"] = "multiclass"
     return frames, table.label, defaults
+
+
+def mask_codes(frames: Mapping[str, pd.DataFrame], config: BoostConfig) -> dict[str, pd.DataFrame]:
+    """Return tables in which declared codes are missing values, before anything is inferred from them."""
+    terms = Terms((), config.label, missing_codes=_codes(config))
+    return {name: terms.without_codes(frame) for name, frame in frames.items()}
+
+
+def _codes(config: BoostConfig) -> dict[str, tuple[str, ...]]:
+    codes = config.missing_codes or {}
+    return {str(c): code_texts(v) for c, v in codes.items()}
 
 
 def make_terms(config: BoostConfig, frames: Mapping[str, pd.DataFrame]) -> Terms:
@@ -163,6 +177,7 @@ def declared_terms(
         ("cuts", cuts),
         ("monotone", config.monotone or {}),
         ("bounds", config.bounds or {}),
+        ("missing_codes", config.missing_codes or {}),
     ):
         for column in given:
             if column not in columns:
@@ -175,7 +190,15 @@ def declared_terms(
             raise bad(OWNER, name, both[0], "a column of numbers, not a category")
     objective = "regression" if callable(config.objective) else config.objective
     return Terms(
-        tuple(columns), config.label, objective, tuple(categorical), labels, dict(levels), cuts, config.bins
+        tuple(columns),
+        config.label,
+        objective,
+        tuple(categorical),
+        labels,
+        dict(levels),
+        cuts,
+        config.bins,
+        _codes(config),
     )
 
 

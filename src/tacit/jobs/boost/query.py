@@ -30,7 +30,7 @@ from ...errors import BadJob, QueryRefused
 from ...parameters import bad, choice, component, from_fields, whole
 from ...parties.ledger import Ledger
 from ...stats.columns import text_of
-from ..stats.queries import DataOptions, Query, StatsVerb, SumOptions
+from ..stats.queries import DataOptions, Query, StatsVerb, SumOptions, refuse_codes
 from .horizontal import conclude, declared_terms, make_program
 
 WORD = "boost"
@@ -75,6 +75,7 @@ def read_job(path: str | Path, changes: list[str] | None = None) -> Query:
     for name, cls in ((WORD, BoostConfig), ("data", DataOptions), ("sums", SumOptions)):
         table = toml.table(str(file), name, tables.get(name, {}))
         read[name] = from_fields(table, cls, f"{file}, {name}", "`tacit boost` has no key")
+    refuse_codes(WORD, str(file), read["data"])
     parties = toml.table(str(file), "parties", tables.get("parties", {}))
     for party, name in parties.items():
         if not isinstance(name, str):

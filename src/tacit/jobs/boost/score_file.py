@@ -72,7 +72,8 @@ def _from_card(card: Scorecard) -> FileModel:
 def _recipe(features: Sequence[Feature]) -> Recipe:
     """Return what the columns of a table are; nothing else of a recipe is used."""
     levels = {f.name: f.levels for f in features if f.levels is not None}
-    return Recipe(tuple(f.name for f in features if f.levels is None), levels)
+    codes: dict[str, tuple[float | str, ...]] = {f.name: f.missing for f in features if f.missing}
+    return Recipe(tuple(f.name for f in features if f.levels is None), levels, missing_codes=codes)
 
 
 def _typed(frame: pd.DataFrame, recipe: Recipe) -> pd.DataFrame:

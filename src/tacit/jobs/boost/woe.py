@@ -21,7 +21,7 @@ from ...stats.tables import check_columns
 from ..stats.queries import StatsVerb
 from ..stats.run import run_sums
 from ..vertical.boost_rows import HELPER, is_vertical
-from .horizontal import check_rows, declared_terms, make_terms, read_tables
+from .horizontal import check_rows, declared_terms, make_terms, mask_codes, read_tables
 from .woe_result import WoeResult, note_flat
 
 OWNER = "boost.woe"
@@ -70,6 +70,7 @@ def woe(
     defaults = {k: v for k, v in defaults.items() if k in WOE_OPTIONS}
     config = check(WoeConfig(**{**({"label": label} if label else {}), **defaults, **options}), OWNER)
     if config.epsilon is None:
+        frames = mask_codes(frames, _for_terms(config))
         terms = make_terms(_for_terms(config), frames)
         check_rows(frames, terms, OWNER)
     else:  # nothing follows from rows: one could change how all are read
@@ -111,6 +112,7 @@ def _for_terms(config: WoeConfig) -> BoostConfig:
         label=config.label,
         features=config.features,
         categories=config.categories,
+        missing_codes=config.missing_codes,
         labels=config.labels,
         cuts=config.cuts,
         bins=config.first_bins,

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config import toml
+from ...data.cells import without_codes
 from ...errors import BadJob
 from ...parameters import bad, choice, from_fields, real
 from ...parties.ledger import Ledger
@@ -55,6 +56,8 @@ class DataOptions:
     decimal: str | None = None
     encoding: str | None = None
     ids: list[str] = field(default_factory=list)  # columns read as text
+    # by column, the codes that mean "missing": -9999, "unknown"
+    missing_codes: dict[str, list[float | str]] = field(default_factory=dict)
     person: str | None = None  # the column that identifies a row in the history of queries
     edition: str = ""  # to ask the same query again about updated tables, change it
 
@@ -82,7 +85,10 @@ class Query:
 
     def agreed_data(self) -> dict[str, Any]:
         """What of the file belongs to the contract besides the program."""
-        return {"verb": self.word, **asdict(self.data), "stats": asdict(self.options)}
+        data = asdict(self.data)
+        if not self.data.missing_codes:
+            del data["missing_codes"]  # contracts of earlier versions have no such key
+        return {"verb": self.word, **data, "stats": asdict(self.options)}
 
 
 def read_query(word: str, path: str | Path, changes: list[str] | None = None) -> Query:
@@ -94,12 +100,22 @@ def read_query(word: str, path: str | Path, changes: list[str] | None = None) ->
     for name, cls in (("stats", verb.options), ("data", DataOptions), ("sums", SumOptions)):
         table = toml.table(str(file), name, tables.get(name, {}))
         read[name] = from_fields(table, cls, f"{file}, {name}", f"`tacit stats {word}` has no key")
+    refuse_codes(word, str(file), read["data"])
     parties = toml.table(str(file), "parties", tables.get("parties", {}))
     for party, name in parties.items():
         if not isinstance(name, str):
             raise BadJob(str(bad(f"{file}, parties", party, name, "a file name in quotes")))
     files = {party: file.parent / name for party, name in parties.items()}
     return Query(verb, read["stats"], read["data"], read["sums"], files, word)
+
+
+def refuse_codes(word: str, file: str, data: DataOptions) -> None:
+    """Raise BadJob if codes of missing values are declared where the model would not keep them."""
+    if word in ("boost", "woe") and data.missing_codes:
+        table = "boost" if word == "boost" else "stats"
+        raise BadJob(
+            f"{file}: missing_codes must be in [{table}], because the model keeps them; move them there."
+        )
 
 
 def read_rows(path: str | Path, data: DataOptions, program: Any = None) -> Any:
@@ -111,8 +127,11 @@ def read_rows(path: str | Path, data: DataOptions, program: Any = None) -> Any:
     from ...data.table_files import read_table
 
     if not isinstance(program, Private):
-        return read_table(
+        table = read_table(
             path, ids=data.ids, separator=data.separator, decimal=data.decimal, encoding=data.encoding
         )
-    table = read_table(path, text=True, separator=data.separator, encoding=data.encoding, least_rows=0)
-    return table if data.decimal != "," else table.apply(with_points)
+    else:
+        table = read_table(path, text=True, separator=data.separator, encoding=data.encoding, least_rows=0)
+        table = table if data.decimal != "," else table.apply(with_points)
+    coded = {name: codes for name, codes in data.missing_codes.items() if name in table.columns}
+    return table.assign(**{name: without_codes(table[name], codes) for name, codes in coded.items()})

@@ -134,7 +134,7 @@ def fit(
     for who in names:
         frame = rows.frames[who]
         own = [*rows.categories[who], *(c for c in categories if c in frame.columns)]
-        bins[who] = OwnBins.fit(frame, own, config.bins, config.min_rows, who)
+        bins[who] = OwnBins.fit(frame, own, config.bins, config.min_rows, who, rows.missing_codes.get(who))
         codes = to_tensor(bins[who].encode(frame))
         shared: dict[str, Any] = {"names": names, "helper": helper, "settings": settings}
         shared |= {"codes": codes, "bins": bins[who].to_dict()}

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ...boost.rows import read_label
-from ...data.cells import without_codes
+from ...data.cells import code_texts, without_codes
 from ...data.federation import Dataset
 from ...data.vertical import Columns, Vertical
 from ...errors import BadData
@@ -40,6 +40,8 @@ class BoostRows:
     label_at: str
     id: str = ""
     notes: list[str] = field(default_factory=list)
+    # by party and column, the codes that were missing values in `frames`
+    missing_codes: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
 
 
 def is_vertical(parties: Any, on: str | None) -> bool:
@@ -97,7 +99,7 @@ def arrange(
 def _from_columns(tables: Mapping[str, Columns], holder: str, objective: str) -> BoostRows:
     import pandas as pd
 
-    frames, categories = {}, {}
+    frames, categories, kept = {}, {}, dict[str, dict[str, tuple[str, ...]]]()
     for who, c in tables.items():
         if c.frame is None:
             names = c.columns or tuple(f"x{k}" for k in range(c.x.shape[1]))
@@ -108,13 +110,15 @@ def _from_columns(tables: Mapping[str, Columns], holder: str, objective: str) ->
         if c.recipe is not None:
             codes = {k: v for k, v in c.recipe.missing_codes.items() if k in frame.columns}
             frame = frame.assign(**{k: without_codes(frame[k], v) for k, v in codes.items()})
+            kept[who] = {k: code_texts(v) for k, v in codes.items()}
         frames[who] = frame
         categories[who] = [k for k in c.recipe.categories if k in frame] if c.recipe else []
     y, classes = tables[holder].y, tables[holder].classes
     assert y is not None
     names = tables[holder].labels or tuple(map(str, range(classes or 0)))
     check_classes(objective, names if classes else (), "the label")
-    return BoostRows(frames, categories, y.double().numpy(), names if classes else (), "", holder)
+    y_rows, labels = y.double().numpy(), names if classes else ()
+    return BoostRows(frames, categories, y_rows, labels, "", holder, missing_codes=kept)
 
 
 def check_classes(objective: str, labels: Sequence[str], what: str) -> None:

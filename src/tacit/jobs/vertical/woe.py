@@ -101,6 +101,14 @@ def weigh_vertical(
     ledger = Ledger()
     outcomes = [text_of(v) for v in config.labels or ()]
     rows = arrange(parties, "binary", on, config.label, runtime, ledger, outcomes)
+    if config.epsilon is not None and any(rows.missing_codes.values()):
+        raise bad(
+            OWNER,
+            "epsilon",
+            config.epsilon,
+            "None for tables with missing_codes",
+            "Replace the codes by missing values in the tables.",
+        )
     event, y = find_events(rows.y, rows.labels, rows.label, config.event)
     if config.epsilon is None:
         check_totals(int((1 - y).sum()), int(y.sum()), config.min_cell)
@@ -119,7 +127,8 @@ def weigh_vertical(
             shared |= prepare_private(frames[who], declared[who], config.first_bins, settings, who)
         else:
             chosen = [*rows.categories[who], *(c for c in config.categories or () if c in frames[who])]
-            shared |= prepare(frames[who], chosen, config.first_bins, config.min_rows, who)
+            coded = rows.missing_codes.get(who)
+            shared |= prepare(frames[who], chosen, config.first_bins, config.min_rows, who, coded)
         programs[who] = (
             functools.partial(
                 hold_label,
@@ -160,6 +169,9 @@ def weigh_vertical(
 def _check_options(config: WoeConfig) -> None:
     """Refuse, all at once, what vertical parties cannot have."""
     problems = []
+    if config.missing_codes is not None:
+        must_be = "left out for vertical parties: declare them with the table, data.from_frame(…)"
+        problems.append(bad(OWNER, "missing_codes", config.missing_codes, must_be))
     if config.epsilon is None and config.cuts is not None:
         problems.append(bad(OWNER, "cuts", config.cuts, "left out for vertical parties without epsilon"))
     if config.epsilon is not None and config.labels is None:
@@ -215,10 +227,15 @@ def count_columns(declared: Mapping[str, DeclaredColumns]) -> dict[str, int]:
 
 
 def prepare(
-    frame: pd.DataFrame, categories: Sequence[str], most: int, min_rows: int, who: str
+    frame: pd.DataFrame,
+    categories: Sequence[str],
+    most: int,
+    min_rows: int,
+    who: str,
+    missing_codes: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, Any]:
     """Return what a party's program takes of its columns: bins by quantiles, cells, cells with rows."""
-    own = OwnBins.fit(frame, categories, most, min_rows, who)
+    own = OwnBins.fit(frame, categories, most, min_rows, who, missing_codes)
     codes = to_tensor(own.encode(frame))
     return {"bins": own.to_dict(), "codes": codes, "seen": cells_seen(own, frame)}
 

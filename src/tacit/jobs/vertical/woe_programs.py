@@ -260,7 +260,7 @@ def _read_column(
                 raise ValueError("cuts that the column does not have")
             cuts = tuple(feature.cuts[p] for p in places)
             names = dict(zip(_intervals(sent.feature.cuts or ()), _intervals(cuts)))
-            real, width = Feature(feature.name, cuts), len(cuts) + 2
+            real, width = replace(feature, cuts=cuts), len(cuts) + 2
         else:
             levels = feature.levels or ()
             names = {str(p): level for p, level in enumerate(levels)}
