@@ -492,6 +492,23 @@ def test_rows_that_each_party_numbers_anew_are_ids_and_not_people_with_several_r
     assert inspect_table(frame, "y", "site").settings["group"] == "patient_id"  # people whom parties share
 
 
+def test_a_job_that_all_parties_read_does_not_show_codes_of_few_rows(folder, capsys):
+    """Before, all postal codes were in it, also those of one patient."""
+    rng = np.random.default_rng(0)
+    n = 400
+    frame = pd.DataFrame({"age": rng.integers(20, 90, n), "y": rng.choice(["no", "yes"], n)})
+    frame["plz"] = [f"{v:05d}" for v in np.repeat(rng.permutation(9000)[:200], 2)]
+    frame["kind"] = ["007"] * 200 + ["008"] * 197 + ["001", "002", "003"]
+    frame.to_csv("codes.csv", index=False)
+    value = answer(capsys, "job", "new", "codes.csv", "--label", "y", "--parties", "-o", "parties.toml")
+    assert ("rare values", "plz") in {(p["problem"], p["column"]) for p in value["problems"]}
+    layout = tomllib.loads(Path("parties.toml").read_text())["data"]
+    assert layout["categories"] == {"kind": ["007", "008", "other"]}
+    text = Path("parties.toml").read_text()
+    assert not [code for code in (*frame["plz"], "001", "002", "003") if code in text]
+    assert "kind=other" in read_rows("a", "codes.csv", layout, seed=0).columns
+
+
 def test_spellings_of_a_party_are_named():
     frame = pd.DataFrame({"site": ["Berlin"] * 90 + ["berlin "] * 30 + ["Paris"] * 80, "y": ["a", "b"] * 100})
     found = inspect_table(frame, "y", "site")

@@ -48,3 +48,8 @@ def test_limbs_are_within_the_bound_of_a_secure_sum():
 def test_numbers_that_cannot_be_summed_are_refused(value):
     with pytest.raises(BadData, match="a number to be summed is"):
         exact.encode(np.array([1.0, value]))
+
+
+def test_a_number_that_is_too_large_is_refused_with_what_to_do():
+    with pytest.raises(BadData, match=r"is 1e\+40; at most 5e\+33 can be summed.*a cell above 7e\+16"):
+        exact.encode(np.array([1.0, -1e40]))

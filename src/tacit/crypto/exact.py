@@ -28,8 +28,9 @@ def encode(values: np.ndarray) -> np.ndarray:
         raise BadData("a number to be summed is NaN or infinite. Remove or replace missing values first.")
     if (rest >= _LARGEST).any():
         raise BadData(
-            f"a number to be summed is {rest.max():.3g}; at most {_LARGEST:.0e} can be summed. "
-            "Use a larger unit."
+            f"a number to be summed is {rest.max():.3g}; at most {_LARGEST:.0e} can be summed. Numbers are "
+            f"often summed with their squares, so a cell above {_LARGEST**0.5:.0e} is too large: correct an "
+            "outlier, or use a larger unit."
         )
     limbs = np.empty((len(rest), LIMBS), dtype=np.int64)
     for j in reversed(range(LIMBS)):  # every step is exact: powers of two, and parts of a mantissa

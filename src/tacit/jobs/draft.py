@@ -13,10 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..config import toml
-from ..data.cells import show_row
+from ..data.cells import show_row, to_text
 from ..data.findings import Finding, Inspection, inspect_table
-from ..data.recipe import Recipe
+from ..data.recipe import OTHER, RARE_COUNT, RARE_SHARE, Recipe
 from ..data.table_files import find_byte_order_mark, read_header, read_table
 from ..data.tables import PARTY, join_tables, name_files
 from ..errors import BadData
@@ -212,15 +214,18 @@ def _layout(frame: DataFrame, found: Inspection) -> dict[str, Any]:
         missing_codes=codes,
         date_formats=dict(given.get("date_formats", {})),
     )
+    categories = _without_rare(rows, recipe, found)
     layout: dict[str, Any] = {
         "label": found.label,
         "labels": found.labels,
         "numbers": list(recipe.numbers),
-        "missing": list(recipe.missing),
-        "categories": {k: list(v) for k, v in recipe.categories.items()},
+        "missing": [c for c in recipe.missing if c not in recipe.categories or c in categories],
+        "categories": categories,
         "dates": {k: list(v) for k, v in recipe.dates.items()},
         "date_formats": dict(recipe.date_formats),
-        "missing_codes": {k: list(v) for k, v in codes.items()},
+        "missing_codes": {
+            k: list(v) for k, v in codes.items() if k not in recipe.categories or k in categories
+        },
     }
     for key in ("group", "missing_label"):
         if key in given:
@@ -230,6 +235,31 @@ def _layout(frame: DataFrame, found: Inspection) -> dict[str, Any]:
         treatment = 'They contribute no rows (small = "drop"), and receive the model.'
         _replace_treatment(found, "tiny parties", treatment)
     return {k: v for k, v in layout.items() if v not in (None, [], {})}
+
+
+def _without_rare(rows: DataFrame, recipe: Recipe, found: Inspection) -> dict[str, list[str]]:
+    """Return the categories of a job that all parties read: values of few rows are "other" in it.
+
+    A column that has no others is left out, and noted: its values are nearly those of single people.
+    """
+    kept: dict[str, list[str]] = {}
+    for name, values in recipe.categories.items():
+        texts = to_text(recipe.column_of(rows, name).dropna())
+        counts = dict(zip(*np.unique(texts, return_counts=True)))
+        least = min(RARE_COUNT, RARE_SHARE * len(rows))
+        frequent = [v for v in values if v == OTHER or counts.get(v, 0) >= least]
+        if not set(frequent) - {OTHER}:
+            found.kinds[name] = "rare codes"
+            found.findings[:] = [f for f in found.findings if f.column != name]
+            found.note(
+                *("rare values", name),
+                f"Every value of {name!r} is in few rows, and all parties read the categories of a job.",
+                "Left out. To use it, shorten the codes in every file (the first digits).",
+            )
+            continue
+        rare = len(frequent) < len(values) and OTHER not in frequent
+        kept[name] = [*frequent, *([OTHER] if rare else [])]
+    return kept
 
 
 def _replace_treatment(found: Inspection, problem: str, treatment: str) -> None:
