@@ -14,7 +14,13 @@ SOURCES := src tests benchmarks examples mkdocs_hooks.py
 demo: .venv/installed
 	$(BIN)/python examples/demo.py
 
-# The report is tested in a real browser. If there is none, and this is a Debian-like machine where we may install one, install it.
+# The report is tested in a real browser, and the relay over NATS with a real server. What is missing is installed, where this is
+# a Debian-like machine on which we may.
+nats:
+	@PATH="$$PATH:/usr/sbin" command -v nats-server >/dev/null 2>&1 || \
+	  { command -v apt-get >/dev/null && test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq nats-server >/dev/null; } || \
+	  echo "No NATS server found: install nats-server. The tests of tests/runtimes/test_nats.py will fail without it."
+
 browser:
 	@command -v chromium chromium-browser google-chrome chrome msedge >/dev/null 2>&1 || test -n "$$TACIT_BROWSER" || \
 	  { command -v apt-get >/dev/null && test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \

@@ -118,12 +118,13 @@ def _log(args: Any) -> Answer:
         lines = [f"\N{BALLOT X} {p}" for p in found.problems]
         if not lines:
             lines = [f"\N{CHECK MARK} {len(found.entries)} entries, each bound to the one before"]
-        lines += [
-            f"head {found.head}",
-            "Keep this head outside this machine. Only with it (--head) does a removed end, or a rewritten "
-            "log, show.",
-        ]
-        args.result_lines = lines[:-1]
+        if not found.problems:
+            lines += [
+                f"head {found.head}",
+                "Keep this head outside this machine. Only with it (--head) does a removed end, or a "
+                "rewritten log, show.",
+            ]
+        args.result_lines = lines[:-1] if not found.problems else lines
         value = {"ok": not found.problems, "entries": len(found.entries), "head": found.head}
         return value | {"problems": list(found.problems)}, answer(None, lines)[1]
     entries = owner.log.verify().entries  # shown also if the chain is broken: --verify says so

@@ -244,6 +244,18 @@ def table_run():
     return tacit.train(fed, algorithm=algorithms.FedLBFGSCV(), rounds=3)
 
 
+def test_a_run_between_real_parties_has_no_rows_to_attack(tmp_path, capsys):
+    """It was told to use `tacit party`, which does not audit."""
+    fed = 'name = "gaussian_blobs"\nrows = 60\nparties = 2\n'
+    job = '[model]\nname = "logistic"\n[train]\nrounds = 1\n'
+    (tmp_path / "job.toml").write_text(f"[data]\n{fed}{job}")
+    assert said(capsys, "run", str(tmp_path / "job.toml"), "--out", str(tmp_path / "run"), "--quiet")[0] == 0
+    (tmp_path / "run" / "job.toml").write_text(f'[data]\nlabel = "sick"\nnumbers = ["age"]\n{job}')
+    code, text = said(capsys, "audit", str(tmp_path / "run"), "--quiet")
+    assert code == 2
+    assert "is a run between real parties, whose rows are not here" in text
+
+
 def test_an_attack_that_does_not_apply_is_said_and_does_not_refuse(table_run):
     assert not takes_gradient_steps(table_run.origin)
     found = audit.release(table_run, budget=4.0)

@@ -213,9 +213,9 @@ def _has(where: Property, rows: Rows) -> np.ndarray:
         found = torch.as_tensor(where(rows))
     except Exception as error:
         raise BadParameter(
-            f"infer_property: where= failed on the rows ({type(error).__name__}: {error}). It gets Rows, with "
-            f"the encoded columns in rows.x, of shape {tuple(rows.matrix('infer_property').shape)}, and the "
-            "labels in rows.y: lambda rows: rows.x[:, 3] > 0."
+            f"infer_property: where= failed on the rows ({type(error).__name__}: {error}). It gets Rows: "
+            f"the encoded columns are rows.x, of shape {tuple(rows.matrix('infer_property').shape)}, and the "
+            "labels rows.y, as in lambda rows: rows.x[:, 3] > 0."
         ) from error
     if found.shape != (len(rows.y),) or found.dtype != torch.bool:
         raise BadParameter(

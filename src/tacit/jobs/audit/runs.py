@@ -14,6 +14,7 @@ from ...errors import BadParameter, BadRun
 from ...parameters import bad
 from ...parties.ledger import Ledger, Spend
 from ...results import Result
+from ...runs import is_python_job
 from ..train.plan import Plan, make_plan, prepare
 from ..train.resuming import fingerprints
 
@@ -37,10 +38,18 @@ def open_run(run: Any, owner: str) -> Result:
     if not isinstance(run, str | Path):
         raise bad(owner, "run", type(run).__name__, "a result of tacit.train, or the directory of a run")
     from ...config import job as config
+    from ...config import toml
     from ...release.load import load
 
     directory = Path(run)
-    result, job = load(directory), config.of_run(directory)
+    result = load(directory)
+    tables = toml.read(directory / "job.toml")
+    if not is_python_job(tables) and not {"name", "path"} & set(tables.get("data", ())):
+        raise BadRun(
+            f"{owner}: {directory} is a run between real parties, whose rows are not here. Run the same job "
+            "on rows like theirs on one machine (`[data] path = …`, `by = …`), and audit that run."
+        )
+    job = config.of_run(directory)
     (fed,) = job.federations()
     p = make_plan(fed, **{k: v for k, v in job.train().items() if k != "data_job"})
     start = next((e for e in result.events if e["kind"] == "start"), {})
