@@ -119,8 +119,8 @@ async def server(
                 starts += 1
                 if starts > MOST_STARTS:
                     raise ProtocolError(
-                        f"edge {name!r} said {starts} times in one exchange that it was started. Each time it "
-                        "is sent the model; look at its log, and start again without it."
+                        f"edge {name!r} said {starts} times in one exchange that it was started. Each time "
+                        "it is sent the model; look at its log, and start again without it."
                     )
                 if answer.job != job:
                     raise ProtocolError(
