@@ -188,10 +188,11 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (*NUMERIC, "pandas"),
     ),
-    "tacit.boost.compiled": ((), ("numpy", "numba")),  # imported where it is used, with the extra `boost`
-    "tacit.boost.compiled_trees": ((), ("numpy", "numba")),
-    "tacit.boost.lattice_loop": ((), ("numba",)),
-    "tacit.crypto.loops": ((), ("numpy", "numba")),  # as these, with the extra `psi`
+    "tacit.compiling": ((), ("numba",)),  # imported where it is used, with the extra `boost` or `psi`
+    "tacit.boost.compiled": (("tacit.compiling",), ("numpy",)),
+    "tacit.boost.compiled_trees": (("tacit.compiling",), ("numpy",)),
+    "tacit.boost.lattice_loop": (("tacit.compiling",), ()),
+    "tacit.crypto.loops": (("tacit.compiling",), ("numpy",)),
     "tacit.boost.encrypted_rows": (("tacit.crypto.bfv",), ("numpy",)),
     # those that compose
     "tacit.jobs": (ANYTHING, NUMERIC),

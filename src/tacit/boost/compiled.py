@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit  # type: ignore[import-untyped,unused-ignore]
+
+from ..compiling import compile_loop
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def histogram_loop(codes, node, slots, used, g, h, offsets, out):
     for i in range(codes.shape[0]):
         s = slots[node[i]]
@@ -22,7 +23,7 @@ def histogram_loop(codes, node, slots, used, g, h, offsets, out):
             out[s, cell, 2] += 1
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def word_histogram_loop(codes, node, slots, used, g, h, offsets, shift, cells, words):
     """As histogram_loop; the second word of a cell is Hessians + rows · 2^shift (kernels.SHIFT)."""
     one = np.int64(1) << shift
@@ -38,7 +39,7 @@ def word_histogram_loop(codes, node, slots, used, g, h, offsets, shift, cells, w
             words[at + np.uint64(1)] += hi
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def unpack_loop(words, shift, out):
     """Write gradients, Hessians and rows of the words of `word_histogram_loop`."""
     low = (np.uint64(1) << np.uint64(shift)) - np.uint64(1)
@@ -49,7 +50,7 @@ def unpack_loop(words, shift, out):
         out[c, 2] = both >> np.uint64(shift)
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def integers_loop(values, weight, scale, limit, out):
     for k in range(values.shape[1]):
         for i in range(values.shape[0]):
@@ -61,7 +62,7 @@ def integers_loop(values, weight, scale, limit, out):
             out[k, i] = np.int64(np.rint(x))
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def multiply_loop(vectors, cells, out):
     """out += vectors @ cells modulo 2^64; a row of cells is read once for all vectors."""
     for i in range(cells.shape[0]):
@@ -71,7 +72,7 @@ def multiply_loop(vectors, cells, out):
                 out[j, c] += v * cells[i, c]
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def descend_loop(codes, feature, left, cut, flags, set_of, sets, widths, node):
     table = np.empty((feature.shape[0], 256), dtype=np.int16)  # the child for each cell: no branch for rows
     for n in range(feature.shape[0]):
@@ -94,7 +95,7 @@ def descend_loop(codes, feature, left, cut, flags, set_of, sets, widths, node):
 FEATURE, CHILDREN, KIND, CUT, FORM = 1, 2, 3, 4, 5  # what check_loop finds wrong
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def check_loop(feature, left, cut, flags, value, marked, widths, is_category, set_of):
     """Write the place of each node's set to `set_of`; return 0, or what is wrong with the tree."""
     n, sets = feature.shape[0], 0
@@ -124,7 +125,7 @@ def check_loop(feature, left, cut, flags, value, marked, widths, is_category, se
     return 0 if sets == marked else KIND
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def extends_loop(
     feature, left, cut, flags, set_of, sets, old_feature, old_left, old_cut, old_flags, old_set_of, old_sets
 ):
@@ -146,14 +147,14 @@ def extends_loop(
     return True
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def _shrink(g, l1):
     if l1 == 0.0:
         return g
     return np.sign(g) * max(abs(g) - l1, 0.0)
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def _gain(g, h, l2, l1, step, clipped, low, high):
     if not clipped and step == 0.0:
         t = _shrink(g, l1)
@@ -162,7 +163,7 @@ def _gain(g, h, l2, l1, step, clipped, low, high):
     return -(2.0 * g * w + (h + l2) * w * w + 2.0 * l1 * abs(w))
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def _weight(g, h, l2, l1, step, clipped, low, high):
     w = -_shrink(g, l1) / max(h + l2, 1e-300)
     if step != 0.0:
@@ -172,7 +173,7 @@ def _weight(g, h, l2, l1, step, clipped, low, high):
     return w
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def search_loop(
     hist, total, offsets, widths, is_category, usable, unit_g, unit_h, l2, l1, least_h, least_n, step,
     most_in_set, monotone, limits, outer, clipped, gains, cells, lefts, sums, chosen,

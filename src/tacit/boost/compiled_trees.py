@@ -9,31 +9,31 @@ making arrays of the trees first. Importing this module needs the extra `boost`.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit  # type: ignore[import-untyped,unused-ignore]
 
+from ..compiling import compile_loop
 from .compiled import CHILDREN, CUT, FEATURE, FORM, KIND
 
 HEAD, NODE, SET = 4, 10, 32  # bytes of a tree's head, of a node, and of a category's set
 CUT_OFF, EMPTY = -1, -2  # what scan_loop finds wrong besides what compiled.check_loop does
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def _word(data, at):
     return np.int64(data[at]) | (np.int64(data[at + 1]) << 8)
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def _signed(data, at):
     value = _word(data, at)
     return value - 65536 if value >= 32768 else value
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def _end(data, at):
     return at + HEAD + _word(data, at) * NODE + _word(data, at + 2) * SET
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def scan_loop(data, widths, is_category, starts, sizes):
     """Check all trees and write where they begin and how many nodes they have.
 
@@ -56,7 +56,7 @@ def scan_loop(data, widths, is_category, starts, sizes):
     return count
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def _find_wrong(data, start, n, widths, is_category):
     """As compiled.check_loop."""
     feature = start + HEAD
@@ -90,7 +90,7 @@ def _find_wrong(data, start, n, widths, is_category):
     return 0 if sets == _word(data, start + 2) else KIND
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def _extends(data, start, old, old_start):
     """As compiled.extends_loop."""
     n, m = _word(data, start), _word(old, old_start)
@@ -119,7 +119,7 @@ def _extends(data, start, old, old_start):
     return True
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def _route(data, start, old, old_start, widths, node):
     """Return (feature of each node, place of its table or −1, tables: the child for each cell).
 
@@ -157,7 +157,7 @@ def _route(data, start, old, old_start, widths, node):
     return feature, place, table
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def count_loop(
     data, start, old, old_start, codes, node, widths, slots, used, places, g, h, shift, cells, words
 ):  # fmt: skip
@@ -185,7 +185,7 @@ def count_loop(
             words[at + np.uint64(1)] += hi
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def finish_loop(data, start, old, old_start, codes, node, widths, margin, k):
     """Move rows to their leaves, and add the leaves' values to column k of the margins."""
     feature, place, table = _route(data, start, old, old_start, widths, node)

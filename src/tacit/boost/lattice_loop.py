@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from numba import njit  # type: ignore[import-untyped,unused-ignore]
+from ..compiling import compile_loop
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def add_rows(total, block, cells, words, primes):
     """One residue and one column at a time, so that its sums stay in the cache."""
     degree = block.shape[2]

@@ -8,13 +8,14 @@ All values are words of 64 bits; rows of a matrix are elements of a vector space
 from __future__ import annotations
 
 import numpy as np
-from numba import njit  # type: ignore[import-untyped,unused-ignore]
+
+from ..compiling import compile_loop
 
 FIELD = np.uint64(0x1B)  # GF(2^64) = GF(2)[x] / (x^64 + x^4 + x^3 + x + 1)
 TOP, HALF, ONE, NONE = np.uint64(63), np.uint64(32), np.uint64(1), np.uint64(0)
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def convolve(x, taps, state):
     """Add row i (one or two words) to those of the next `state` rows that the bits of taps[i] name, and to
     the one after them, which is then multiplied by x. Rows follow each other in a circle.
@@ -44,7 +45,7 @@ def convolve(x, taps, state):
             x[last, 1] = (b << ONE) ^ (FIELD & (NONE - (b >> TOP)))
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def expand(part, draws, out):
     """Add a row of `part` to each row of `out`: the one that its draw of 32 bits names."""
     size = np.uint64(part.shape[0])
@@ -54,7 +55,7 @@ def expand(part, draws, out):
             out[k, c] ^= part[at, c]
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def add_products(out, factors, tables):
     """Add (d0·f, d1·f) to each row, for its factor f; `tables` has the products of each byte of f."""
     for k in range(factors.shape[0]):
@@ -65,7 +66,7 @@ def add_products(out, factors, tables):
             out[k, 1] ^= tables[b, byte, 1]
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def grow(parents, left, right, children, sums):
     """The children of each tree's first nodes, left ⊕ parent and right ⊕ parent, as many as `children` has
     room for; and the sums of those on either side.
@@ -79,7 +80,7 @@ def grow(parents, left, right, children, sums):
                 sums[t, j & 1, c] ^= v
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def add_chosen(sums, rows, draws):
     """Add each row (two words) to those of 64 or 128 sums that the bits of its draws name."""
     for j in range(rows.shape[0]):
@@ -92,7 +93,7 @@ def add_chosen(sums, rows, draws):
                 sums[64 * w + k, 1] ^= b & chosen
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def peel(sparse, size):
     """(keys, the entry that only this key has among those that follow; whether each key was peeled)."""
     n = sparse.shape[0]
@@ -129,7 +130,7 @@ def peel(sparse, size):
     return keys[:count], own[:count], peeled
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def fill(table, sparse, values, keys, own):
     """Give each peeled key its value through its own entry, the last one peeled first."""
     for at in range(keys.shape[0] - 1, -1, -1):
@@ -139,7 +140,7 @@ def fill(table, sparse, values, keys, own):
             table[entry, w] ^= values[k, w] ^ table[a, w] ^ table[b, w] ^ table[c, w]
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def add_entries(out, table, sparse):
     """Add each key's three entries to its row."""
     for k in range(out.shape[0]):
@@ -148,7 +149,7 @@ def add_entries(out, table, sparse):
             out[k, w] ^= table[a, w] ^ table[b, w] ^ table[c, w]
 
 
-@njit(cache=True, nogil=True)
+@compile_loop
 def add_subsets(out, tables, subsets):
     """Add to each row the sum of its subset of the dense entries; `tables` has the sums of each eight."""
     for k in range(out.shape[0]):
