@@ -169,8 +169,8 @@ async def match_rows(
     return SharedRows(match, values, torch.zeros_like(match) if present is None else present.long())
 
 
-async def help_match(me: Party, names: Sequence[str]) -> None:
-    """The helper's program for `match_rows`."""
+async def help_match(me: Party, names: Sequence[str]) -> int:
+    """The helper's program for `match_rows`; returns the number of bins."""
     shape = await _same_shape(me, names, None)
 
     async def program(ctx: RingContext) -> None:
@@ -178,6 +178,7 @@ async def help_match(me: Party, names: Sequence[str]) -> None:
         await share_rows(ctx, words, shape.bits)
 
     await dealer(me, names, plan(program, fixed=FixedPoint()))
+    return shape.bins
 
 
 async def _same_shape(me: Party, names: Sequence[str], own: RowShape | None) -> RowShape:

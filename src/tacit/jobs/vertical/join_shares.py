@@ -102,7 +102,7 @@ class SecretTable(SharedTable):
         terms, side = self._terms.to_dict(), self._sides[names[0]]
         assert side.own is not None
         scales = {
-            who: [_scale_of(self._tables[who], who, c) for c in some]
+            who: [scale_of(self._tables[who], who, c) for c in some]
             for who, some in zip(names, (first, second))
         }
         own = encode_own(self._tables[names[0]], names[0], first, side.own)
@@ -253,7 +253,8 @@ async def match_first(
     layout = CircuitLayout(len(digests), theirs, b"", width)
     words = torch.from_numpy(bins.words.view(np.int64))
     rows = await shared_join.match_rows(me.scope("rows"), names, helper, words, layout.bits, own >= 0)
-    return {"rows": list(rows), "own": own, "sizes": {names[0]: len(digests), names[1]: theirs}}
+    _conclude(me, names[1], theirs)
+    return {"rows": list(rows), "own": own}
 
 
 async def match_second(
@@ -271,11 +272,19 @@ async def match_second(
     layout = CircuitLayout(theirs, len(digests), b"", payload.shape[1])
     words = torch.from_numpy(bins.words.view(np.int64))
     rows = await shared_join.match_rows(me.scope("rows"), names, helper, words, layout.bits, None)
-    return {"rows": list(rows), "own": None, "sizes": {names[0]: theirs, names[1]: len(digests)}}
+    _conclude(me, names[0], theirs)
+    return {"rows": list(rows), "own": None}
 
 
-async def help_match(me: Party, names: Sequence[str]) -> None:
-    await shared_join.help_match(me.scope("rows"), names)
+def _conclude(me: Party, other: str, theirs: int) -> None:
+    """Record in the ledger what this party learned by the match."""
+    what = f"that {other!r} holds {theirs} ids, and nothing about which are shared, nor how many"
+    me.ledger.record(me.name, other, "Conclusion", what)
+
+
+async def help_match(me: Party, names: Sequence[str]) -> int:
+    """The helper's program; returns the number of bins."""
+    return await shared_join.help_match(me.scope("rows"), names)
 
 
 def columns_of(columns: Mapping[str, Sequence[str]], how: str) -> dict[str, list[str]]:
@@ -313,7 +322,7 @@ def encode_words(
             columns.append(codes)
         elif kind == SCORE:
             values = _numbers_of(frame, who, column)
-            columns.append(_scale_of(frame, who, column).encode(values))
+            columns.append(scale_of(frame, who, column).encode(values))
         else:
             values = _numbers_of(frame, who, column)
             columns.append(joined.encode_measure(values, f"{who}.{column}", decimals))
@@ -340,7 +349,7 @@ def code_groups(frame: pd.DataFrame, who: str, column: str, minimum: int) -> tup
 
 def encode_own(frame: pd.DataFrame, who: str, columns: Sequence[str], own: Tensor) -> Tensor:
     """The first party's z by bin: bins × columns, 0 where it has nobody."""
-    z = [_scale_of(frame, who, c).encode(_numbers_of(frame, who, c)) for c in columns]
+    z = [scale_of(frame, who, c).encode(_numbers_of(frame, who, c)) for c in columns]
     if not z:
         return torch.zeros(len(own), 0, dtype=torch.int64)
     return to_bins(torch.stack(z, 1), own)
@@ -386,7 +395,7 @@ def _numbers_of(frame: pd.DataFrame, who: str, column: str) -> Tensor:
         raise BadData(f"join: column {column!r} of {who!r} contains non-numeric values.") from None
 
 
-def _scale_of(frame: pd.DataFrame, who: str, column: str) -> ColumnScale:
+def scale_of(frame: pd.DataFrame, who: str, column: str) -> ColumnScale:
     return ColumnScale.of(_numbers_of(frame, who, column), f"{who}.{column}")
 
 
