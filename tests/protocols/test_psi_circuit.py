@@ -39,10 +39,14 @@ def combine(layout: CircuitLayout, mine: BinWords, theirs: BinWords) -> tuple[np
     """(whether a bin's first words are equal, the sum of the others where they are) in the clear."""
     mask = np.uint64((1 << layout.bits) - 1)
     match = ((mine.words[:, 0] ^ theirs.words[:, 0]) & mask) == 0
-    return match.astype(np.int64), (mine.words[:, 1:] + theirs.words[:, 1:]) * match[:, None].astype(np.uint64)
+    return match.astype(np.int64), (mine.words[:, 1:] + theirs.words[:, 1:]) * match[:, None].astype(
+        np.uint64
+    )
 
 
-@pytest.mark.parametrize(("n", "m", "width"), [(0, 5, 1), (5, 0, 2), (1, 1, 0), (3, 40, 3), (40, 3, 4), (90, 90, 5)])
+@pytest.mark.parametrize(
+    ("n", "m", "width"), [(0, 5, 1), (5, 0, 2), (1, 1, 0), (3, 40, 3), (40, 3, 4), (90, 90, 5)]
+)
 def test_words_are_equal_exactly_for_shared_ids_and_carry_their_payload(n: int, m: int, width: int) -> None:
     mine, theirs, payload = digests(range(n)), digests(range(n // 2, n // 2 + m)), payload_of(m, width)
     made = InProcess().run_sync(programs(mine, theirs, payload))
@@ -124,7 +128,9 @@ def test_words_of_ids_that_are_not_shared_are_unrelated() -> None:
 
 
 def test_a_policy_without_shares_refuses_before_anything_is_compared() -> None:
-    some = programs(digests(range(5)), digests(range(5)), payload_of(5, 0), policy={"reveal": ("both", "size")})
+    some = programs(
+        digests(range(5)), digests(range(5)), payload_of(5, 0), policy={"reveal": ("both", "size")}
+    )
     with pytest.raises(Exception, match=r"refused the query \(reveal\)") as caught:
         InProcess().run_sync(some)
     assert isinstance(getattr(caught.value, "error", caught.value), QueryRefused)

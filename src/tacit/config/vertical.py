@@ -252,8 +252,8 @@ class JoinSettings:
     queries: Any = component(
         (),
         _take_questions,
-        doc="tables with name, what (total or count; with shares also enough, describe or regress), of (columns), "
-        "above (thresholds), by (a category) and people (with enough: how many)",
+        doc="tables with name, what (total or count; with shares also enough, describe or regress), of "
+        "(columns), above (thresholds), by (a category) and people (with enough: how many)",
     )
 
 

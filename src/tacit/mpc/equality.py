@@ -1,15 +1,15 @@
 """Whether two parties' private words are equal, as a shared bit.
 
-Party 0 has words a, party 1 words b, of k bits each. The bits of ¬(a ⊕ b) are shared by exclusive or without a
-message: ¬a and b. Their conjunction is a tree of AND gates (Goldreich, Micali, Wigderson: How to Play Any
+Party 0 has words a, party 1 words b, of k bits each. The bits of ¬(a ⊕ b) are shared by exclusive or without
+a message: ¬a and b. Their conjunction is a tree of AND gates (Goldreich, Micali, Wigderson: How to Play Any
 Mental Game, STOC 1987), each with a triple from the dealer (Beaver 1991):
 
     1. the dealer gives ⟨u⟩, ⟨v⟩, ⟨u·v⟩ for each gate, and a random bit ⟨β⟩ also as [β]
     2. ⌈log₂ k⌉ times: open d = x ⊕ u and e = y ⊕ v;  ⟨x·y⟩ = ⟨u·v⟩ ⊕ d·⟨v⟩ ⊕ e·⟨u⟩ ⊕ d·e
     3. open t = ⟨all⟩ ⊕ β, one random bit.  [a = b] = t + (1 − 2t)[β]
 
-    party 0 |<-- MaskedBits, ⌈log₂ k⌉ times -->| party 1        (2k − 1)/8 bytes per word and party;
-            |<-- MaskedSigns(t) -------------->|                the dealer sends (k − 1)/8 + 8 to the last party
+    party 0 |<-- MaskedBits, ⌈log₂ k⌉ times -->| party 1      (2k − 1)/8 bytes per word and party;
+            |<-- MaskedSigns(t) -------------->|              the dealer sends (k − 1)/8 + 8 to the last
 
 A word that is shared by addition is compared with a public number g in the same way: x_0 + x_1 = g exactly
 where x_0 − g = −x_1.

@@ -5,7 +5,7 @@ nor how many are.
       |  words by bin: `protocols/psi_circuit.py`       |                                         |
       |--- RowShape(bins, bits, words) -----------------|---------------------------------------->|
       |<-- TapeKey, Corrections ----------------------------------------------------------------- |
-      |<-- MaskedBits, MaskedSigns -------------------->|   [m_j]: is the person of bin j matched (`equality.py`)
+      |<-- MaskedBits, MaskedSigns -------------------->|   [m_j]: is the person of bin j matched
       |<-- MaskedFactors ------------------------------>|   [m_j · x_j]: the second party's columns, 0 if not
     for each question
       |--- GroupNames, from the party with the group column --------------------------------------->|
@@ -16,8 +16,9 @@ how="inner" is about matched people. how="left" is about all people of the first
 the second party's columns are 0 for those that it does not hold, and its column "matched" is [m].
 
 A figure is opened only if it is about `minimum` people; this is decided on shares, as in `joined.py`. For a
-sum of columns of the second party they must be matched. In `joined.py` the party with the group column leaves out groups so that a total does not give another one away; here nobody
-knows the groups' sizes, and one more group is hidden on shares (`joined.protect`).
+sum of columns of the second party they must be matched. In `joined.py` the party with the group column leaves
+out groups so that a total does not give another one away; here nobody knows the groups' sizes, and one more
+group is hidden on shares (`joined.protect`).
 
 Learns: the parties the figures that are opened, which of them are shown, and the names of the groups with
 `minimum` rows in their holder's own table; the helper also the number of bins, from which the first party's
@@ -42,17 +43,27 @@ from .beaver import MUL
 from .context import RingContext
 from .dealer import Stock, dealer, plan
 from .equality import equal
-from .joined import GROUPS, FigureShare, JoinQuery, JoinTerms, answer, check_terms, exchange_groups
-from .ring import FixedPoint
+from .joined import (
+    GROUPS,
+    PEOPLE,
+    FigureShare,
+    JoinQuery,
+    JoinTerms,
+    answer,
+    check_terms,
+    exchange_groups,
+)
+from .ring import WORD, FixedPoint
 
 HOWS = ("inner", "left")
 VALUE, CODE, SCORE = "value", "code", "score"  # what a word of the second party stands for
 MATCHED = "matched"  # in a left join, a column of the second party: 1 for people whom it has
+WORDS = 64  # of the second party's payload
 GROUP_BITS = GROUPS.bit_length()  # codes 0 (no group) to GROUPS
 ASSUMES = (
-    "SEMI-HONEST: who is matched, how many are, and values of single people stay hidden if both parties follow "
-    "their programs and the helper colludes with neither. A party that deviates can corrupt the figures "
-    "unnoticed; one that puts several ids into one bin can learn whether an id is the other's "
+    "SEMI-HONEST: who is matched, how many are, and values of single people stay hidden if both parties "
+    "follow their programs and the helper colludes with neither. A party that deviates can corrupt the "
+    "figures unnoticed; one that puts several ids into one bin can learn whether an id is the other's "
     "(`psi_circuit.py`), and by false inputs a figure about the minimum of people becomes one about a single "
     "person."
 )
@@ -145,7 +156,12 @@ def check_shared(terms: SharedTerms) -> None:
 
 def is_match(terms: SharedTerms, who: str, column: str) -> bool:
     """Whether this is the column that says who is matched."""
-    return terms.how == "left" and who == terms.names[1] and column == MATCHED and (MATCHED, VALUE) not in terms.words
+    return (
+        terms.how == "left"
+        and who == terms.names[1]
+        and column == MATCHED
+        and (MATCHED, VALUE) not in terms.words
+    )
 
 
 async def share_rows(ctx: RingContext, words: Tensor, bits: int) -> tuple[Tensor, Tensor]:
@@ -184,7 +200,8 @@ async def help_match(me: Party, names: Sequence[str]) -> int:
 async def _same_shape(me: Party, names: Sequence[str], own: RowShape | None) -> RowShape:
     for name, message in (await me.gather(names, RowShape)).items():
         own = message if own is None else own
-        if message != own or own.bins < 1 or not 1 <= own.bits <= 64 or own.words < 0:
+        fits = 1 <= own.bins <= 2 * PEOPLE and 1 <= own.bits <= WORD and 0 <= own.words <= WORDS
+        if message != own or not fits:
             raise ProtocolError(f"{name!r} has rows of another shape: {message}. All must run the same job.")
     assert own is not None
     return own

@@ -2,7 +2,7 @@
 linear regression follow from.
 
     first (columns z_1 in its bins)                   second (columns z_2 as shared words)      helper
-      |--- ColumnScales(settings, centers, exponents) ->|---------------------------------------->|   both ways
+      |<-- ColumnScales(settings, centers, exponents) ->|---------------------------------------->|
       |<-- TapeKey, Corrections ------------------------------------------------------------------|
       |<-- MaskedFactors, MaskedValues, MaskedBits, … ->|   X = [m·z_1, m·z_2, m],  G = XᵀX
       |--- MomentShare(e, e·G) ------------------------>|   e: are at least `least` people matched
@@ -14,9 +14,9 @@ people and a variance of at most 5/4, sums of products stay below 2^62: G is exa
 With how="left" the rows are all people of the first party: X = [z_1, m·z_2, m, w], with w = 1 for each. Then
 `minimum` people must be without a match, too, because G tells sums about them.
 
-Learns: both parties G if these are enough people, else that there are fewer; the centers and exponents, to
-two significant bits. p columns give (p + 1)(p + 2)/2 numbers about people, so at least ten people are required
-for each column. Semi-honest parties; the helper colludes with neither.
+Learns: both parties G if these are enough people, else that there are fewer; all three the centers and
+exponents. p columns give (p + 1)(p + 2)/2 numbers about people, so at least ten people are required for each
+column. Semi-honest parties; the helper colludes with neither.
 """
 
 from __future__ import annotations
@@ -115,7 +115,9 @@ async def moments(
     enough = (await ctx.sign(count - fewest)).bit
     if terms.how == "left":  # G is about the people who are not matched, too
         others = rows.present.sum().reshape(1) - count
-        enough = await ctx.product(enough, (await ctx.sign(others - ctx.public(terms.minimum, others))).bit, MUL)
+        enough = await ctx.product(
+            enough, (await ctx.sign(others - ctx.public(terms.minimum, others))).bit, MUL
+        )
     one = ctx.public(torch.tensor(1), count)
     both = torch.cat([one.reshape(1), gram.flatten()])
     return await ctx.product(enough.expand_as(both), both, MUL)
@@ -159,9 +161,7 @@ async def holder(
     }
 
 
-async def helper(
-    me: Party, terms: Mapping[str, Any], columns: tuple[Sequence[str], Sequence[str]]
-) -> None:
+async def helper(me: Party, terms: Mapping[str, Any], columns: tuple[Sequence[str], Sequence[str]]) -> None:
     """The helper's program."""
     settings = SharedTerms.read(terms)
     check_shared(settings)
@@ -189,7 +189,7 @@ def _check_scales(name: str, message: ColumnScales, text: str, count: int) -> No
 
 
 def ideal(terms: SharedTerms, x: Tensor, matched: Tensor) -> Tensor | None:
-    """G in the clear: `x` has a row for each person, and ends with the columns of ones. None: too few people."""
+    """G in the clear: `x` has a row for each person, the columns of ones last. None: too few people."""
     columns, others = x.shape[1] - (1 if terms.how == "inner" else 2), int((1 - matched).sum())
     is_enough = int(matched.sum()) >= least(terms, columns)
     is_enough = is_enough and (terms.how == "inner" or others >= terms.minimum)

@@ -200,9 +200,7 @@ async def _open_as_receiver(
     assert isinstance(theirs, Opening)
     _check_same(me.name, mine, other, theirs)
     if theirs.count > MAX_IDS:
-        raise ProtocolError(
-            f"party {other!r} declares {theirs.count} ids; at most {MAX_IDS} are supported."
-        )
+        raise ProtocolError(f"party {other!r} declares {theirs.count} ids; at most {MAX_IDS} are supported.")
     return theirs, _session(me, reveal, method, (me.name, mine), (other, theirs))
 
 

@@ -5,8 +5,8 @@ B. Pinkas, T. Schneider, O. Tkachenko, A. Yanai: Efficient Circuit-Based PSI wit
 EUROCRYPT 2019, with the programmable OPRF of P. Rindal, P. Schoppmann: VOLE-PSI, EUROCRYPT 2021, section 5.
 
     receiver (Y)                                                  sender (X with p words v_x each)
-      |  y → one of its bins h_0(y), h_1(y), h_2(y)                 |  x → all three; in bin j, targets r_j
-      |    (cuckoo hashing: at most one id in a bin)                |    and masks s_j: random, the same for all
+      |  y → one of its bins h_0(y), h_1(y), h_2(y)                 |  x → all three; in bin j, a target r_j
+      |    (cuckoo hashing: at most one id in a bin)                |    and masks s_j, the same for all ids
       |--- Store(P ⊕ a), after Noise, Trees ----------------------->|  the OPRF F of `psi_oprf`, at (id, i)
       |<-- Hint(a store of (x, i) → F(x, i) ⊕ (r_j, v_x − s_j)) ----|  j = h_i(x);  3·m keys
       |  word_j = hint(y, i) ⊕ F(y, i); random in an empty bin      |  word_j = (r_j, s_j)
@@ -94,9 +94,9 @@ class CircuitLayout(OprfLayout):
     @property
     def third(self) -> int:
         """The number of bins of each hash function."""
-        n = self.receivers
-        crowd = math.comb(n, CROWD) * 2.0 ** (STATISTICAL + 2)
-        return max(1, math.ceil(SPACE * n / FUNCTIONS), math.ceil(crowd ** (1 / (FUNCTIONS * (CROWD - 1)))))
+        crowds = math.comb(self.receivers, CROWD) * 2.0 ** (STATISTICAL + 2)
+        room = math.ceil(math.pow(crowds, 1 / (FUNCTIONS * (CROWD - 1))))
+        return max(1, math.ceil(SPACE * self.receivers / FUNCTIONS), room)
 
     @property
     def bins(self) -> int:
@@ -220,7 +220,7 @@ async def sender(
 def ideal(
     mine: np.ndarray, theirs: np.ndarray, payload: np.ndarray, rows: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(1 where the sender holds the id, its payload there and 0 elsewhere) by bin, given the receiver's rows."""
+    """(1 where the sender holds the id, its payload there and 0 elsewhere) by bin, as the rows are placed."""
     place_of = {bytes(d): k for k, d in enumerate(theirs)}
     found = [place_of.get(bytes(mine[row]), -1) if row >= 0 else -1 for row in rows.tolist()]
     at = np.array(found, np.int64)

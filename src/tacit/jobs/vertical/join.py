@@ -52,7 +52,7 @@ class SharedTable(JobResult):
     _decimals: int = 2
     _minimum: int = 10
     _runtime: Any = field(repr=False, default=None)
-    _asked: dict[Any, tuple[int, ...]] = field(repr=False, default_factory=dict)
+    _asked: dict[Any, tuple[Any, ...]] = field(repr=False, default_factory=dict)
 
     @property
     def value(self) -> list[dict[str, Any]]:

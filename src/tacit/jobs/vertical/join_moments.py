@@ -56,7 +56,7 @@ class Moments:
         return name.startswith(f"{self.second}.")
 
     def describe(self) -> pd.DataFrame:
-        """Return count, mean and standard deviation by column; in a left join each over the people it is about."""
+        """Return count, mean and standard deviation by column; of the second party over matched people."""
         import pandas as pd
 
         rows = []
@@ -74,7 +74,9 @@ class Moments:
         import pandas as pd
 
         if self.how == "left":
-            raise bad("join", "how", "left", "'inner' for correlations", "A left join has them over all people.")
+            raise bad(
+                "join", "how", "left", "'inner' for correlations", "A left join has them over all people."
+            )
         spread = self._centered()
         scale = np.sqrt(np.diag(spread))
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -108,12 +110,16 @@ class Moments:
         unit, center = np.array([u for _, u in units]), np.array([c for c, _ in units])
         to_raw = np.diag(unit[at] / unit[others])
         offset = -np.array([center[k] / unit[k] if not self._is_masked(names[k]) else 0.0 for k in others])
-        if self.how == "left" and others[-1] == len(names) - 1:  # the center of a column that is 0 without match
+        if (
+            self.how == "left" and others[-1] == len(names) - 1
+        ):  # the center of a column that is 0 without match
             for j, k in enumerate(others[:-1]):
                 if self._is_masked(names[k]):
                     to_raw[-1, j] = -unit[at] * center[k] / unit[k]
         constant = -means[others] + offset
-        gradient = np.concatenate([np.eye(len(others)), constant[None]])  # slopes, then what the intercept adds
+        gradient = np.concatenate(
+            [np.eye(len(others)), constant[None]]
+        )  # slopes, then what the intercept adds
         start = np.zeros(len(others) + 1)
         start[-1] = means[at] + (0.0 if self._is_masked(label) else center[at] / unit[at])
         inner = gradient @ slopes + start

@@ -3,9 +3,9 @@
     psi_circuit: words by bin  →  shared_join.match_rows: shares of membership and columns
                                →  shared_join.holder: sums and counts;  shared_moments.holder: moments
 
-The first party's columns are in its bins; the second party's columns are words that enter as shares: a number
-as a whole number with the declared decimals, a category as the number of its group, and, for moments, a number
-once more in units of its scale.
+The first party's columns are in its bins. The second party's columns are words that enter as shares: a
+number as a whole number with the declared decimals, a category as the number of its group and, for moments,
+a number once more in units of its scale.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHARED = (
-    "MEMBERSHIP STAYS SHARED: no party learned which people both have, nor how many. Figures about fewer people "
-    "than the minimum are not opened."
+    "MEMBERSHIP STAYS SHARED: no party learned which people both have, nor how many. Figures about fewer "
+    "people than the minimum are not opened."
 )
 Groups = dict[str, list[str]]
 
@@ -77,6 +77,7 @@ class SecretTable(SharedTable):
     def enough(self, people: int, by: str | None = None) -> Any:
         """Return whether the join has at least so many people, and open nothing else."""
         query = read_query("enough", (), None, by, self._columns(), self._decimals, people)
+        self._terms_of(query)
         if self._asked.setdefault(("enough", query.by), (people,)) != (people,):
             raise QueryRefused(
                 "join: another number of people was asked before. Several such answers would tell how many "
@@ -122,8 +123,9 @@ class SecretTable(SharedTable):
         result = self._runtime_of().run_sync(programs, ledger=self.ledger)[names[0]]
         if not result["enough"]:
             others = "" if self._terms.how == "inner" else ", or fewer than the minimum are not matched"
+            fewest = shared_moments.least(self._terms, len(first + second))
             raise QueryRefused(
-                f"join: fewer people are matched than the {shared_moments.least(self._terms, len(first + second))} "
+                f"join: fewer people are matched than the {fewest} "
                 f"that these columns need (ten for each column, and the minimum){others}. Nothing was opened."
             )
         labels = [f"{names[0]}.{c}" for c in first], [f"{names[1]}.{c}" for c in second]
@@ -145,13 +147,17 @@ class SecretTable(SharedTable):
 
     def _columns(self) -> dict[str, list[str]]:
         assert self._terms is not None
-        return columns_of({who: list(map(str, t.columns)) for who, t in self._tables.items()}, self._terms.how)
+        return columns_of(
+            {who: list(map(str, t.columns)) for who, t in self._tables.items()}, self._terms.how
+        )
 
     def _runtime_of(self) -> Any:
         return choose_runtime("join", self._runtime, all_stay=True)
 
     def _full_name(self, name: str) -> str:
-        found = [f"{who}.{c}" for who, t in self._tables.items() for c in t.columns if name in (c, f"{who}.{c}")]
+        found = [
+            f"{who}.{c}" for who, t in self._tables.items() for c in t.columns if name in (c, f"{who}.{c}")
+        ]
         if len(found) != 1:
             known = [f"{who}.{c}" for who, t in self._tables.items() for c in t.columns]
             raise bad("join", "column", name, "one column of one party", nearest(name, known))
@@ -177,19 +183,24 @@ class SecretTable(SharedTable):
 
     def _ask(self, what: str, of: Any, above: Any, by: str | None) -> Any:
         query = read_query(what, of, above, by, self._columns(), self._decimals)
+        self._terms_of(query)
         if query.above:
             asked = (query.above, query.what, query.by)
             if self._asked.setdefault(query.measure, asked) != asked:
                 raise QueryRefused(
-                    "join: another question with thresholds of this measure was asked before. Two such counts "
-                    "differ by few people. Give all thresholds in one question."
+                    "join: another question with thresholds of this measure was asked before. Two such "
+                    "counts differ by few people. Give all thresholds in one question."
                 )
         return to_answer(query, self._run(query), self._decimals)
 
-    def _run(self, query: JoinQuery) -> dict[str, Any]:
+    def _terms_of(self, query: JoinQuery) -> SharedTerms:
         assert self._terms is not None
         terms = dataclasses.replace(self._terms, queries=(query,))
         shared_join.check_shared(terms)
+        return terms
+
+    def _run(self, query: JoinQuery) -> dict[str, Any]:
+        terms = self._terms_of(query)
         programs: dict[str, Any] = {HELPER: functools.partial(shared_join.helper, terms=terms.to_dict())}
         for who, side in self._sides.items():
             measures, groups = prepare([query], terms, who, self._tables[who], side, self._decimals)

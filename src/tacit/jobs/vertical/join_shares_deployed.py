@@ -9,9 +9,9 @@ helper.
     what = "regress"
     of = ["shop.spent", "bank.cash"]
 
-The first party of the file keeps its ids in bins (`psi_circuit.py`). No party knows who is matched, so none can
-tell whether the people of two jobs differ by few: each counts its jobs (`queries_per_day`), and refuses one
-about a table of its own that differs from an earlier one by few rows.
+The first party of the file keeps its ids in bins (`psi_circuit.py`). No party knows who is matched, so none
+can tell whether the people of two jobs differ by few: each counts its jobs (`queries_per_day`), and refuses
+one about a table of its own that differs from an earlier one by few rows.
 """
 
 from __future__ import annotations
@@ -84,7 +84,10 @@ def read_plan(job: Mapping[str, Any], bins: int) -> SharesPlan:
                 label = read_query("total", q["of"][:1], None, None, columns, settings["decimals"])
                 if len(label.of) != 1 or len(found.of) < 2:
                     raise bad(
-                        "join", f"of {q['name']!r}", q["of"], "the label, PARTY.column, then at least one column"
+                        "join",
+                        f"of {q['name']!r}",
+                        q["of"],
+                        "the label, PARTY.column, then at least one column",
                     )
             moments[q["name"]] = sides
             words |= dict.fromkeys((c, SCORE) for c in sides[1])
