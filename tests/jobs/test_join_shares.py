@@ -270,6 +270,16 @@ def test_with_few_matched_people_nothing_is_opened() -> None:
         table.describe(["cash"])
 
 
+def test_a_party_may_have_ids_alone() -> None:
+    frames, whole = tables(), merged("inner")
+    table = tacit.join({**frames, "shop": frames["shop"][["id"]]}, on="id", reveal="shares")
+    assert table.total("cash") == round(whole.cash.sum(), 2)
+    assert table.describe()["count"].tolist() == [110]
+    table = tacit.join({**frames, "bank": frames["bank"][["id"]]}, on="id", reveal="shares")
+    assert table.count() == 110
+    assert table.describe(["visits"])["mean"].tolist() == pytest.approx([whole.visits.mean()])
+
+
 def test_the_words_of_a_join_follow_from_its_columns(inner: SecretTable) -> None:
     assert inner._terms is not None
     assert inner._terms.words == (

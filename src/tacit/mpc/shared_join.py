@@ -167,6 +167,8 @@ def is_match(terms: SharedTerms, who: str, column: str) -> bool:
 async def share_rows(ctx: RingContext, words: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """([m], [m · x]) from both parties' words by bin: bins × (1 + words)."""
     match = await equal(ctx, words[:, 0], bits)
+    if words.shape[1] == 1:  # no columns
+        return match, words[:, 1:]
     return match, await ctx.product(match.reshape(-1, 1), words[:, 1:].contiguous(), MUL)
 
 

@@ -105,7 +105,7 @@ async def moments(
     match = rows.match.reshape(-1, 1)
     theirs, one = rows.words[:, list(words)], match << FRACTION
     if terms.how == "inner":
-        own = await ctx.product(match, own, MUL)
+        own = await ctx.product(match, own, MUL) if own.shape[1] else own
         x = torch.cat([own, theirs, one], 1)
     else:
         x = torch.cat([own, theirs, one, rows.present.reshape(-1, 1) << FRACTION], 1)
