@@ -56,7 +56,8 @@ def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
         frame[who] = rng.normal(400, 500, n).round(2)
     frame["loans"] = rng.exponential(200, n).round(2)
     frame[["id", "a", "region"]].rename(columns={"a": "cash"}).iloc[:110].to_csv("a.csv", index=False)
-    frame[["id", "b", "loans"]].rename(columns={"b": "cash", "id": "client"}).iloc[5:].to_csv(
+    frame["late"] = (rng.random(n) < 0.4).astype(int)
+    frame[["id", "b", "loans", "late"]].rename(columns={"b": "cash", "id": "client"}).iloc[5:].to_csv(
         "b.csv", index=False
     )
     frame[["id", "c"]].rename(columns={"c": "cash"}).to_csv("c.csv", index=False)
@@ -131,6 +132,11 @@ of = ["a.cash", "b.loans"]
 name = "fit"
 what = "regress"
 of = ["loans", "a.cash", "b.cash"]
+[[join.queries]]
+name = "odds"
+what = "regress"
+family = "binomial"
+of = ["b.late", "a.cash"]
 [parties.a]
 file = "a.csv"
 id = "id"
@@ -138,14 +144,25 @@ columns = ["cash", "region"]
 [parties.b]
 file = "b.csv"
 id = "client"
-columns = ["cash", "loans"]
+columns = ["cash", "loans", "late"]
 [parties.notary]
 helper = true
 """
 
 
 def check_shares(answers, whole: pd.DataFrame) -> None:
-    people, many, loans, facts, fit = answers
+    people, many, loans, facts, fit, odds = answers
+    assert (odds["converged"], odds["people"], list(odds["terms"])) == (
+        True,
+        len(whole),
+        ["a.cash", "Intercept"],
+    )
+    chance = 1 / (
+        1 + np.exp(-sum(odds["terms"][t]["coef"] * v for t, v in (("a.cash", whole.a), ("Intercept", 1))))
+    )
+    residual = whole.late - chance  # at the maximum of the likelihood its slopes are 0
+    assert abs(residual.sum()) < 1e-3
+    assert abs((residual * whole.a).sum()) < 1e-2 * whole.a.std()
     assert (people["figures"], many["figures"]) == ([[len(whole)]], [[True]])
     expected = whole.loans.groupby(whole.region).sum().round(2)
     assert loans["figures"] == [[expected["n"]], [expected["s"]]]
@@ -171,6 +188,7 @@ def test_a_join_that_stays_shared_here(whole: pd.DataFrame, capsys: pytest.Captu
     assert code == 0, out
     assert "people: count: 110" in out  # all of a, of whom 105 are customers of b, too
     assert "many: enough: yes" in out
+    assert "odds: regress: not shown (too few people)" in out
     assert "fit: regress: not shown (too few people)" in out  # 5 have no match
 
 

@@ -139,6 +139,45 @@ def test_a_label_of_the_second_party_is_explained_by_columns_of_both(inner: Secr
     np.testing.assert_allclose(fit.table["coef"], [slope, constant], rtol=1e-4)
 
 
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_a_logistic_regression_equals_that_of_the_merged_table(how: str) -> None:
+    frames, rng = tables(), np.random.default_rng(4)
+    score = (frames["bank"].cash - 3000) / 2500 - 0.5
+    frames["bank"]["default"] = (rng.random(200) < 1 / (1 + np.exp(-score))).astype(int)
+    table = tacit.join(frames, on="id", reveal="shares", how=how)
+    fit = table.regress("default", ["cash", "visits"], family="binomial")
+    whole = frames["bank"].merge(frames["shop"], on="id", how=how)
+    columns = [whole.cash, whole.visits.fillna(0)]
+    columns += [whole.visits.notna().astype(float)] if how == "left" else []
+    beta, se, loglik = logistic(np.column_stack([*columns, np.ones(len(whole))]), whole.default.to_numpy())
+    assert fit.converged
+    assert np.abs((fit.table["coef"] - beta) / se).max() < 1e-3
+    np.testing.assert_allclose(fit.table["se"], se, rtol=1e-3)
+    assert fit.loglik == pytest.approx(loglik, abs=1e-3)
+    assert fit.people == len(whole)
+
+
+def logistic(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """(coefficients, standard errors, log-likelihood) by Newton's method in the clear."""
+    beta = np.zeros(x.shape[1])
+    for _ in range(30):
+        mean = 1 / (1 + np.exp(-x @ beta))
+        inverse = np.linalg.inv(x.T @ (x * (mean * (1 - mean))[:, None]))
+        beta = beta + inverse @ x.T @ (y - mean)
+    return beta, np.sqrt(np.diag(inverse)), float((y * np.log(mean) + (1 - y) * np.log(1 - mean)).sum())
+
+
+def test_a_label_of_a_logistic_regression_is_0_and_1_and_neither_is_rare(inner: SecretTable) -> None:
+    with pytest.raises(BadParameter, match="a column of 0 and 1 with family='binomial'"):
+        inner.regress("cash", ["spent"], family="binomial")
+    with pytest.raises(BadParameter, match="family is 'poisson'; it must be one of 'gaussian', 'binomial'"):
+        inner.regress("cash", ["spent"], family="poisson")
+    frames = tables()
+    frames["shop"]["rare"] = (np.arange(170) < 9).astype(int)
+    with pytest.raises(QueryRefused, match="fewer than the minimum have a 0 or a 1"):
+        tacit.join(frames, on="id", reveal="shares").regress("rare", ["cash"], family="binomial")
+
+
 def test_nobody_learns_who_is_matched(inner: SecretTable) -> None:
     conclusions = [line.reveals for line in inner.ledger.seen if line.kind == "Conclusion"]
     assert len(conclusions) == 2
@@ -303,7 +342,7 @@ def test_moments_on_shares_equal_their_ideal_function(how: str) -> None:
     words = (z * 2.0**shared_moments.FRACTION).round().long() * torch.stack([present, match], 1)
 
     async def step(ctx, match, words, present, own):
-        return await shared_moments.moments(ctx, terms, SharedRows(match, words, present), own, [0])
+        return await shared_moments.moments(ctx, terms, SharedRows(match, words, present), own, [0], [])
 
     for fewer in (False, True):  # then with too few matched people
         m = match * (match.cumsum(0) <= 20) if fewer else match
@@ -317,7 +356,7 @@ def test_moments_on_shares_equal_their_ideal_function(how: str) -> None:
         columns += [present[:, None]] if how == "left" else []
         x = torch.cat([*columns[:2], *(c << shared_moments.FRACTION for c in columns[2:])], 1)
         there = present.bool()
-        expected = shared_moments.ideal(terms, x[there], m[there])
+        expected = shared_moments.ideal(terms, x[there], m[there], 1)
         assert int(opened[0]) == (expected is not None) == (not fewer)
         assert opened[1:].equal(
             torch.zeros(len(opened) - 1).long() if expected is None else expected.flatten()

@@ -19,6 +19,7 @@ from tacit.jobs.vertical import join_shares
 from tacit.jobs.vertical.join_shares import SecretTable
 from tacit.mpc import shared_join
 from tacit.mpc.shared_join import RowShape
+from tacit.mpc.shared_logistic import LogisticStart, check_start
 from tacit.mpc.shared_moments import ColumnScales
 from tacit.parties.conformance import Tap
 from tacit.protocols import psi_circuit, psi_oprf
@@ -140,12 +141,26 @@ def test_a_count_of_matched_people_is_shown_only_if_the_others_are_enough_too(le
     assert np.isnan(by.loc["north", "count"])  # one of 40
 
 
+@pytest.mark.parametrize("flag", [lambda ids: ids == "p5", lambda ids: ids != "p5"])
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_a_column_about_one_person_opens_no_moments(how: str, flag: Any) -> None:
+    """Its product with another column would be that person's value there, or follow from it."""
+    frames = tables()
+    frames["office"]["flag"] = flag(frames["office"].id).astype(int)
+    frames["bank"]["spike"] = np.arange(N) % 7 + 1e6 * (frames["bank"].id == "p5")
+    table = tacit.join(frames, on="id", reveal="shares", how=how)
+    table.describe(["income", "owed"])
+    for columns in (["income", "flag"], ["owed", "spike"]):
+        with pytest.raises(QueryRefused, match="Or a column is about few people"):
+            table.describe(columns)
+
+
 def test_moments_of_a_left_join_need_people_without_a_match() -> None:
     """Sums over all less those over matched people are about the others."""
     frames = tables()
     frames["bank"] = frames["bank"].iloc[:65]
     table = tacit.join(frames, on="id", reveal="shares", how="left")
-    with pytest.raises(QueryRefused, match="or fewer than the minimum are not matched"):
+    with pytest.raises(QueryRefused, match="Or fewer than the minimum are not matched"):
         table.describe(["income", "owed"])
 
 
@@ -230,6 +245,29 @@ def test_scales_of_other_columns_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(join_shares.shared_moments, "holder", holder)
     with pytest.raises(PartyFailed, match="sent scales of other columns"):
         table.describe(["owed"])
+
+
+def start_of(people: int = 60, labeled: int = 20, label: int = 0, transform: Any = None) -> LogisticStart:
+    transform = torch.ones(2, 1, dtype=torch.int64) if transform is None else transform
+    return LogisticStart(people, labeled, label, transform)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        start_of(labeled=3),  # a label that few people have: their rows would be known
+        start_of(labeled=55),
+        start_of(people=2**40),
+        start_of(label=7),
+        start_of(transform=torch.zeros(50, 50).long()),
+        start_of(transform=torch.full((2, 1), 2**40)),
+        start_of(transform=torch.ones(2, 1)),
+    ],
+)
+def test_starts_of_a_logistic_regression_that_no_join_has_are_refused(start: LogisticStart) -> None:
+    check_start("bank", start_of(), 1)
+    with pytest.raises(ProtocolError, match="'bank' started a logistic regression over"):
+        check_start("bank", start, 1)
 
 
 def test_one_person_is_never_enough() -> None:

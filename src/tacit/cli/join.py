@@ -72,3 +72,6 @@ def _moments(question: dict[str, Any]) -> Iterable[str]:
         yield f"{name}: {row}: " + ", ".join(f"{key} {value:.6g}" for key, value in values.items())
     if "r2" in question:
         yield f"{name}: {people} people, R² {question['r2']:.4f}"
+    if "loglik" in question:
+        found = "" if question["converged"] else "; NOT CONVERGED"
+        yield f"{name}: {people} people, log-likelihood {question['loglik']:.6g}{found}"

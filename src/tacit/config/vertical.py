@@ -226,7 +226,7 @@ class RegressParty(MatchedParty):
 def _take_questions(value: Any, where: str) -> Any:
     if not isinstance(value, list) or not value or not all(isinstance(v, dict) for v in value):
         raise bad(where, "queries", value, "one or more tables, [[join.queries]]")
-    known = ("name", "what", "of", "above", "by", "people")
+    known = ("name", "what", "of", "above", "by", "people", "family")
     whats = ("total", "count", "enough", "describe", "regress")
     names = [v.get("name") for v in value]
     for table in value:
@@ -253,7 +253,8 @@ class JoinSettings:
         (),
         _take_questions,
         doc="tables with name, what (total or count; with shares also enough, describe or regress), of "
-        "(columns), above (thresholds), by (a category) and people (with enough: how many)",
+        "(columns), above (thresholds), by (a category), people (with enough: how many) and family (of a "
+        "regression: gaussian or binomial)",
     )
 
 

@@ -11,12 +11,18 @@ z = (x − center)/2^exponent with 20 fractional bits, where the center is the m
 rounded to a multiple of 2^exponent, and 2^exponent is its standard deviation, rounded up. With at most 2^20
 people and a variance of at most 5/4, sums of products stay below 2^62: G is exact for these numbers.
 
-With how="left" the rows are all people of the first party: X = [z_1, m·z_2, m, w], with w = 1 for each. Then
-`minimum` people must be without a match, too, because G tells sums about them.
+A column of 0 and 1 is taken as it is. With how="left" the rows are all people of the first party: X =
+[z_1, m·z_2, m, w], with w = 1 for each. Then `minimum` people must be without a match, too, because G tells
+sums about them.
 
-Learns: both parties G if these are enough people, else that there are fewer; all three the centers and
-exponents. p columns give (p + 1)(p + 2)/2 numbers about people, so at least ten people are required for each
-column. Semi-honest parties; the helper colludes with neither.
+G[i, j] must not be about few people either, so e is 0, too, unless
+- of a column of 0 and 1, `minimum` people have a 1 and as many have a 0;
+- of any other column, (Σz²)² ≥ 3·Σz⁴, as of three people with equal values: no sum is nearly one person's.
+Columns whose combinations single out few people, or that are constant but for few, are not found.
+
+Learns: both parties G if e = 1, else that there are too few people, or too few behind a column; all three
+the centers and exponents. p columns give (p + 1)(p + 2)/2 numbers about people, so at least ten people are
+required for each column. Semi-honest parties; the helper colludes with neither.
 """
 
 from __future__ import annotations
@@ -41,6 +47,9 @@ from .shared_join import SCORE, SharedRows, SharedTerms, check_shared, empty_row
 
 FRACTION = 20  # bits of z
 COLUMNS = 64  # of both parties
+SPREAD = 10  # bits of z²: with 2^20 people, Σz⁴ stays below 2^61
+DOMINANCE = 3  # people with equal values, as in rules of official statistics
+COARSE = 16  # bits that are taken off sums of z⁴: three times one is below 2^47, for a comparison
 ROWS_PER_COLUMN = 10  # people for each column: as many equations as columns are opened about each
 
 
@@ -75,15 +84,21 @@ class ColumnScale:
         x = values.double()
         if not len(x) or not bool(torch.isfinite(x).all()):
             raise BadData(f"join: column {name!r} has no values, or infinite ones.")
+        if bool(((x == 0) | (x == 1)).all()) and bool((x != x[0]).any()):
+            return BINARY  # as it is, so that it can be a label
         std, mean = (float(v) for v in torch.std_mean(x, correction=0))
         if std == 0:
             raise BadData(f"join: column {name!r} has the same value in every row. Leave it out.")
         exponent = math.frexp(std)[1]
-        return cls(round(mean / 2.0**exponent) * 2.0**exponent, exponent)
+        scale = cls(round(mean / 2.0**exponent) * 2.0**exponent, exponent)
+        return scale if scale != BINARY else cls(0.0, 1)
 
     def encode(self, values: Tensor) -> Tensor:
         z = (values.double() - self.center) / 2.0**self.exponent
         return torch.round(z * 2.0**FRACTION).long()
+
+
+BINARY = ColumnScale(0.0, 0)  # of columns of 0 and 1, and of no other
 
 
 def check_columns(terms: SharedTerms, first: int, second: Sequence[str]) -> list[int]:
@@ -98,17 +113,31 @@ def least(terms: SharedTerms, columns: int) -> int:
     return max(terms.minimum, ROWS_PER_COLUMN * (columns + 1))
 
 
-async def moments(
+async def design(
     ctx: RingContext, terms: SharedTerms, rows: SharedRows, own: Tensor, words: Sequence[int]
 ) -> Tensor:
-    """[e, e·G]: 1 + D² numbers. `own`: the first party's z by bin, bins × p; 0 at the second."""
+    """[X], bins × D, 0 in bins that do not count."""
     match = rows.match.reshape(-1, 1)
     theirs, one = rows.words[:, list(words)], match << FRACTION
     if terms.how == "inner":
         own = await ctx.product(match, own, MUL) if own.shape[1] else own
-        x = torch.cat([own, theirs, one], 1)
-    else:
-        x = torch.cat([own, theirs, one, rows.present.reshape(-1, 1) << FRACTION], 1)
+        return torch.cat([own, theirs, one], 1)
+    return torch.cat([own, theirs, one, rows.present.reshape(-1, 1) << FRACTION], 1)
+
+
+async def moments(
+    ctx: RingContext,
+    terms: SharedTerms,
+    rows: SharedRows,
+    own: Tensor,
+    words: Sequence[int],
+    binary: Sequence[int],
+) -> Tensor:
+    """[e, e·G]: 1 + D² numbers. `own`: the first party's z by bin, bins × p; 0 at the second.
+
+    `binary`: which of all columns are of 0 and 1.
+    """
+    x = await design(ctx, terms, rows, own, words)
     gram = await ctx.product(x.T.contiguous(), x, MATMUL)
     count = rows.match.sum().reshape(1)
     fewest = ctx.public(torch.tensor(least(terms, own.shape[1] + len(words))), count)
@@ -118,9 +147,39 @@ async def moments(
         enough = await ctx.product(
             enough, (await ctx.sign(others - ctx.public(terms.minimum, others))).bit, MUL
         )
+    for each in await _check_spread(ctx, terms, x, own.shape[1], len(words), binary):
+        enough = await ctx.product(enough, each.reshape(1), MUL)
     one = ctx.public(torch.tensor(1), count)
     both = torch.cat([one.reshape(1), gram.flatten()])
     return await ctx.product(enough.expand_as(both), both, MUL)
+
+
+async def _check_spread(
+    ctx: RingContext, terms: SharedTerms, x: Tensor, first: int, second: int, binary: Sequence[int]
+) -> Tensor:
+    """[whether a column's sums are about enough people], a bit for each check."""
+    bits = []
+    if binary:
+        sums = x.sum(0)
+        base = torch.stack([sums[first + second if k >= first else -1] for k in binary])
+        ones = sums[list(binary)]
+        counts = torch.cat([ones, base - ones])
+        fewest = ctx.public(torch.full(counts.shape, terms.minimum << FRACTION), counts)
+        bits.append((await ctx.sign(counts - fewest)).bit)
+    others = [k for k in range(first + second) if k not in binary]
+    if others:
+        squares = await ctx.truncate(await ctx.square(x[:, others]), 2 * FRACTION - SPREAD)
+        fourth = (await ctx.square(squares)).sum(0)
+        second_power = await ctx.square(squares.sum(0))
+        both = await ctx.truncate(torch.stack([second_power, fourth]), COARSE)
+        bits.append((await ctx.sign(both[0] - DOMINANCE * both[1])).bit)
+    return torch.cat(bits)
+
+
+def binary_columns(first: ColumnScales, second: ColumnScales) -> list[int]:
+    """Which of all columns are of 0 and 1."""
+    scales = [ColumnScale(c, e) for m in (first, second) for c, e in zip(m.centers, m.exponents)]
+    return [k for k, scale in enumerate(scales) if scale == BINARY]
 
 
 async def holder(
@@ -151,9 +210,10 @@ async def holder(
         raise ProtocolError(f"{me.name!r} has rows of another shape than {settings.rows} bins.")
     stock = await Stock.connect(me, rank, 2, settings.helper)
     ctx = RingContext(me, rank, settings.names, stock, fixed)
-    (opened,) = await ctx.open(MomentShare, await moments(ctx, settings, shares, own, words))
-    size = math.isqrt(len(opened) - 1)
     pair = [theirs, mine] if rank else [mine, theirs]
+    share = await moments(ctx, settings, shares, own, words, binary_columns(*pair))
+    (opened,) = await ctx.open(MomentShare, share)
+    size = math.isqrt(len(opened) - 1)
     return {
         "enough": int(opened[0]),
         "gram": opened[1:].reshape(size, size).double() / 4.0**FRACTION,
@@ -166,13 +226,15 @@ async def helper(me: Party, terms: Mapping[str, Any], columns: tuple[Sequence[st
     settings = SharedTerms.read(terms)
     check_shared(settings)
     words = check_columns(settings, len(columns[0]), columns[1])
-    for name, message in (await me.gather(settings.names, ColumnScales)).items():
+    messages = await me.gather(settings.names, ColumnScales)
+    for name, message in messages.items():
         which = columns[settings.names.index(name)]
         _check_scales(name, message, _text(settings, columns), len(which))
     own = torch.empty(settings.rows, len(columns[0]), dtype=torch.int64, device="meta")
+    binary = binary_columns(*(messages[name] for name in settings.names))
 
     async def program(ctx: RingContext) -> None:
-        await moments(ctx, settings, empty_rows(settings), own, words)
+        await moments(ctx, settings, empty_rows(settings), own, words, binary)
 
     await dealer(me, settings.names, plan(program, fixed=FixedPoint()))
 
@@ -188,9 +250,20 @@ def _check_scales(name: str, message: ColumnScales, text: str, count: int) -> No
         raise ProtocolError(f"{name!r} sent scales of other columns. All must start the same job.")
 
 
-def ideal(terms: SharedTerms, x: Tensor, matched: Tensor) -> Tensor | None:
-    """G in the clear: `x` has a row for each person, the columns of ones last. None: too few people."""
+def ideal(
+    terms: SharedTerms, x: Tensor, matched: Tensor, first: int, binary: Sequence[int] = ()
+) -> Tensor | None:
+    """G in the clear: `x` has a row for each person, the columns of ones last. None: too few people.
+
+    `first`: how many columns are the first party's.
+    """
     columns, others = x.shape[1] - (1 if terms.how == "inner" else 2), int((1 - matched).sum())
     is_enough = int(matched.sum()) >= least(terms, columns)
     is_enough = is_enough and (terms.how == "inner" or others >= terms.minimum)
+    for k, z in enumerate((x[:, :columns].double() / 2.0**FRACTION).T):
+        if k in binary:
+            counts = float(z.sum()), float((len(matched) if k < first else matched.sum()) - z.sum())
+            is_enough = is_enough and min(counts) >= terms.minimum
+        else:
+            is_enough = is_enough and float((z**2).sum() ** 2) >= DOMINANCE * float((z**4).sum())
     return x.T @ x if is_enough else None

@@ -1,15 +1,18 @@
-"""Moments of a join that stays shared, and a linear regression from them."""
+"""Moments of a join that stays shared, and regressions that begin with them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...errors import QueryRefused
+from ...mpc import shared_logistic
 from ...parameters import bad, nearest
 from ...stats.families import load_scipy
+from ...stats.inference import wald_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,9 +100,7 @@ class Moments:
         if not others:
             raise bad("join", "columns", [], "at least one column besides the label")
         a, b = spread[np.ix_(others, others)], spread[others, at]
-        root = np.sqrt(np.diag(a))
-        if not (root > 0).all() or np.linalg.eigvalsh(a / np.outer(root, root))[0] < COLLINEAR:
-            raise bad("join", "columns", [names[k] for k in others], "columns that are not collinear")
+        _check_collinear(a, [names[k] for k in others])
         inverse = np.linalg.inv(a)
         slopes = inverse @ b
         freedom = self.people - len(names)
@@ -147,6 +148,58 @@ class Moments:
         total = float(spread[at, at])
         return JoinRegression(label, table, self.people, 1 - left / total if total else float("nan"))
 
+    def start_logistic(self, label: str) -> tuple[int, int, int, np.ndarray]:
+        """(people, how many have the label, its place, A) for `shared_logistic`: A makes the others white."""
+        at, people = self.names.index(label), self.people
+        if self.scales[at] != (0.0, 1.0):
+            raise bad("join", "label", label, "a column of 0 and 1 with family='binomial'")
+        labeled = round(float(self.gram[at, -1]))
+        fewer = min(labeled, people - labeled)
+        if fewer < shared_logistic.FEWEST:
+            raise QueryRefused(
+                f"join: {fewer} people have one of the labels; {shared_logistic.FEWEST} are required of each."
+            )
+        size = len(self.names) + (self.how == "left")
+        others = [k for k in range(size) if k != at]
+        spread = self._centered()[np.ix_(others, others)] / people
+        _check_collinear(spread, self._labels(others))
+        mix = np.linalg.inv(np.linalg.cholesky(spread)).T
+        if np.abs(mix).max() >= shared_logistic.STEEPEST:
+            raise bad("join", "columns", self._labels(others), "columns that are not collinear")
+        means = self.gram[-1, others] / people
+        if np.abs(means @ mix).max() >= shared_logistic.STEEPEST:
+            raise bad(
+                "join", "columns", self._labels(others), "columns that vary over the people of the join"
+            )
+        transform = np.vstack([mix, -means @ mix])
+        return people, labeled, at, np.round(transform * 2**shared_logistic.TRANSFORM).astype(np.int64)
+
+    def finish_logistic(self, label: str, result: Mapping[str, Any]) -> JoinRegression:
+        """The fit in the columns' own units."""
+        at = self.names.index(label)
+        size = len(self.names) + (self.how == "left")
+        others = [k for k in range(size) if k != at]
+        white = np.asarray(result["transform"], np.float64) / 2.0**shared_logistic.TRANSFORM
+        to_white = np.column_stack([white, np.eye(len(others) + 1)[:, -1]])  # [z, 1] → [white z, 1]
+        units = [*self.scales, (0.0, 1.0)]
+        to_z = np.eye(len(others) + 1)  # [x, 1] → [z, 1]
+        for j, k in enumerate(others):
+            center, unit = units[k]
+            to_z[j, j] = 1 / unit
+            masked = k < len(self.names) and self._is_masked(self.names[k])
+            to_z[-2 if masked else -1, j] -= center / unit
+        back = to_z @ to_white
+        beta = back @ np.asarray(result["coef"])
+        covariance = back @ np.asarray(result["covariance"]) @ back.T
+        table = wald_table([*self._labels(others), "Intercept"], beta, covariance)
+        return JoinRegression(
+            label, table, self.people, float("nan"), float(result["loglik"]), bool(result["converged"])
+        )
+
+    def _labels(self, which: Sequence[int]) -> list[str]:
+        names = [*self.names, f"{self.second}.matched"]
+        return [names[k] for k in which]
+
     def to_dict(self) -> dict[str, Any]:
         return {"what": "moments", "people": self.people, "columns": self.describe().to_dict("index")}
 
@@ -160,11 +213,22 @@ class Moments:
         return np.asarray(self.gram[:size, :size] - np.outer(sums, sums) / self.people)
 
 
+def _check_collinear(spread: np.ndarray, names: Sequence[str]) -> None:
+    root = np.sqrt(np.clip(np.diag(spread), 0, None))
+    if not (root > 0).all() or np.linalg.eigvalsh(spread / np.outer(root, root))[0] < COLLINEAR:
+        raise bad("join", "columns", list(names), "columns that are not collinear")
+
+
 @dataclass(frozen=True)
 class JoinRegression:
-    """A linear regression over the people of a join: `table` has `coef se t p low high` by term."""
+    """A regression over the people of a join: `table` has `coef se t p low high` by term (logistic: z).
+
+    `r2` is that of a linear one, `loglik` and `converged` of a logistic one.
+    """
 
     label: str
     table: pd.DataFrame
     people: int
     r2: float
+    loglik: float = float("nan")
+    converged: bool = True

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ...data.identifiers import identify
 from ...errors import BadData, QueryRefused
-from ...mpc import joined, shared_join, shared_moments
+from ...mpc import joined, shared_join, shared_logistic, shared_moments
 from ...mpc.joined import JoinQuery
 from ...mpc.shared_join import CODE, HOWS, MATCHED, SCORE, VALUE, SharedTerms
 from ...mpc.shared_moments import ColumnScale
@@ -43,6 +43,7 @@ SHARED = (
     "MEMBERSHIP STAYS SHARED: no party learned which people both have, nor how many. Figures about fewer "
     "people than the minimum are not opened."
 )
+FAMILIES = ("gaussian", "binomial")
 Groups = dict[str, list[str]]
 
 
@@ -100,33 +101,20 @@ class SecretTable(SharedTable):
         first, second = self._numbers(columns)
         names = tuple(self._tables)
         assert self._terms is not None
-        terms, side = self._terms.to_dict(), self._sides[names[0]]
-        assert side.own is not None
-        scales = {
-            who: [scale_of(self._tables[who], who, c) for c in some]
-            for who, some in zip(names, (first, second))
-        }
-        own = encode_own(self._tables[names[0]], names[0], first, side.own)
-        picked = (first, second)
-        programs: dict[str, Any] = {
-            HELPER: functools.partial(shared_moments.helper, terms=terms, columns=picked)
-        }
-        for who, z in zip(names, (own, own[:0])):
-            programs[who] = functools.partial(
-                shared_moments.holder,
-                terms=terms,
-                rows=self._sides[who].rows,
-                own=z,
-                scales=[(s.center, s.exponent) for s in scales[who]],
-                columns=picked,
-            )
-        result = self._runtime_of().run_sync(programs, ledger=self.ledger)[names[0]]
+        picked = dict(zip(names, (first, second)))
+
+        def scales(who: str) -> dict[str, Any]:
+            found = [scale_of(self._tables[who], who, c) for c in picked[who]]
+            return {"scales": [(s.center, s.exponent) for s in found]}
+
+        result = self._run_moments(shared_moments.helper, shared_moments.holder, (first, second), scales)
         if not result["enough"]:
-            others = "" if self._terms.how == "inner" else ", or fewer than the minimum are not matched"
             fewest = shared_moments.least(self._terms, len(first + second))
+            others = "" if self._terms.how == "inner" else " Or fewer than the minimum are not matched."
             raise QueryRefused(
-                f"join: fewer people are matched than the {fewest} "
-                f"that these columns need (ten for each column, and the minimum){others}. Nothing was opened."
+                f"join: fewer people are matched than the {fewest} that these columns need (ten for each "
+                f"column, and the minimum).{others} Or a column is about few people: fewer than the minimum "
+                "have a 0 or a 1, or two have nearly all of it. Nothing was opened."
             )
         labels = [f"{names[0]}.{c}" for c in first], [f"{names[1]}.{c}" for c in second]
         found = Moments.of(result["gram"].numpy(), result["scales"], labels, names[1], self._terms.how)
@@ -137,13 +125,52 @@ class SecretTable(SharedTable):
         """Return the count, mean and standard deviation of each numeric column, as `moments`."""
         return self.moments(columns).describe()
 
-    def regress(self, label: str, columns: Sequence[str]) -> JoinRegression:
-        """Fit a linear regression of one column on others ("party.column"), as `moments`.
+    def regress(self, label: str, columns: Sequence[str], family: str = "gaussian") -> JoinRegression:
+        """Fit a regression of one column on others ("party.column"), with standard errors.
 
-        With how="left" the second party's columns are 0 for people whom it does not have, and a column
-        "PARTY.matched" says who is matched.
+        `family`: "gaussian" (ordinary least squares, from `moments`) or "binomial" (logistic, for a label of
+        0 and 1: after the moments, Newton's method on shares). With how="left" the second party's columns are
+        0 for people whom it does not have, and a column "PARTY.matched" says who is matched.
         """
-        return self.moments([label, *columns]).regress(self._full_name(label))
+        if family not in FAMILIES:
+            raise bad("join", "family", family, f"one of {', '.join(map(repr, FAMILIES))}")
+        name = self._full_name(label)
+        found = self.moments([label, *columns])
+        if family == "gaussian":
+            return found.regress(name)
+        people, labeled, at, transform = found.start_logistic(name)
+        start = people, labeled, at, torch.from_numpy(transform)
+        result = self._run_moments(
+            shared_logistic.helper,
+            shared_logistic.holder,
+            self._numbers([label, *columns]),
+            lambda w: {"start": start},
+        )
+        fit = found.finish_logistic(name, result)
+        self.answers.append({"what": "regress", "people": fit.people, "terms": fit.table.to_dict("index")})
+        return fit
+
+    def _run_moments(
+        self,
+        helper: Any,
+        holder: Any,
+        picked: tuple[list[str], list[str]],
+        more: Callable[[str], dict[str, Any]],
+    ) -> dict[str, Any]:
+        """Run a program over columns of both parties; `more`: what else a party's program takes."""
+        assert self._terms is not None
+        names, terms = tuple(self._tables), self._terms.to_dict()
+        side = self._sides[names[0]]
+        assert side.own is not None
+        own = encode_own(self._tables[names[0]], names[0], picked[0], side.own)
+        programs: dict[str, Any] = {HELPER: functools.partial(helper, terms=terms, columns=picked)}
+        for who, z in zip(names, (own, own[:0])):
+            rows = self._sides[who].rows
+            programs[who] = functools.partial(
+                holder, terms=terms, rows=rows, own=z, columns=picked, **more(who)
+            )
+        result: dict[str, Any] = self._runtime_of().run_sync(programs, ledger=self.ledger)[names[0]]
+        return result
 
     def _columns(self) -> dict[str, list[str]]:
         assert self._terms is not None

@@ -24,16 +24,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...data.identifiers import identify
-from ...errors import QueryRefused
-from ...mpc import shared_join, shared_moments
+from ...errors import QueryRefused, TacitError
+from ...mpc import shared_join, shared_logistic, shared_moments
 from ...mpc.joined import JoinQuery
 from ...mpc.shared_join import CODE, SCORE, VALUE, SharedTerms
 from ...parameters import bad
+from ...parties.message import Message
 from ...parties.party import Party
 from ...protocols.psi_policy import SHARES, refusal
 from .join import describe, read_query
 from .join_moments import Moments
 from .join_shares import (
+    FAMILIES,
     SHARED,
     Side,
     columns_of,
@@ -53,6 +55,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOMENTS = ("describe", "regress")
+
+
+class LogisticFollows(Message, reveals="whether a logistic regression follows, because enough are matched"):
+    follows: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +95,8 @@ def read_plan(job: Mapping[str, Any], bins: int) -> SharesPlan:
                         q["of"],
                         "the label, PARTY.column, then at least one column",
                     )
+                if q.get("family", FAMILIES[0]) not in FAMILIES:
+                    raise bad("join", f"family of {q['name']!r}", q["family"], "'gaussian' or 'binomial'")
             moments[q["name"]] = sides
             words |= dict.fromkeys((c, SCORE) for c in sides[1])
             continue
@@ -122,6 +130,10 @@ def read_plan(job: Mapping[str, Any], bins: int) -> SharesPlan:
     return SharesPlan(terms, moments)
 
 
+def logistic_questions(job: Mapping[str, Any]) -> set[str]:
+    return {q["name"] for q in job["join"]["queries"] if q.get("family") == "binomial"}
+
+
 def asked_columns(job: Mapping[str, Any], me: str) -> set[str]:
     """This party's columns that a question about moments opens something of."""
     plan, (holders, _) = read_plan(job, 1), roles(job["parties"])
@@ -148,8 +160,14 @@ async def run_helper(me: Party, job: Mapping[str, Any]) -> None:
     plan = read_plan(job, bins)
     if plan.terms.queries:
         await shared_join.helper(me.scope("figures"), plan.terms.to_dict())
-    for k, columns in enumerate(plan.moments.values()):
-        await shared_moments.helper(me.scope(f"moments {k}"), plan.terms.to_dict(), columns)
+    for k, (name, columns) in enumerate(plan.moments.items()):
+        scope = me.scope(f"moments {k}")
+        await shared_moments.helper(scope, plan.terms.to_dict(), columns)
+        if (
+            name in logistic_questions(job)
+            and (await scope.recv(plan.terms.names[0], LogisticFollows)).follows
+        ):
+            await shared_logistic.helper(scope.scope("logistic"), plan.terms.to_dict(), columns)
 
 
 async def run_holder(
@@ -183,13 +201,20 @@ async def run_holder(
         for name, query, result in zip(asked, plan.terms.queries, figures):
             results[name] = describe(query, result, settings["decimals"])
     for k, (name, columns) in enumerate(plan.moments.items()):
-        results[name] = await _answer_moments(me.scope(f"moments {k}"), plan, table, side, columns)
-    return [{"name": q["name"], **_finish(q, results[q["name"]])} for q in settings["queries"]]
+        query = next(q for q in settings["queries"] if q["name"] == name)
+        results[name] = await _answer_moments(me.scope(f"moments {k}"), plan, table, side, columns, query)
+    return [{"name": q["name"], **results[q["name"]]} for q in settings["queries"]]
 
 
 async def _answer_moments(
-    me: Party, plan: SharesPlan, table: pd.DataFrame, side: Side, columns: tuple[Sequence[str], Sequence[str]]
+    me: Party,
+    plan: SharesPlan,
+    table: pd.DataFrame,
+    side: Side,
+    columns: tuple[Sequence[str], Sequence[str]],
+    query: Mapping[str, Any],
 ) -> dict[str, Any]:
+    """The answer of a question about moments, as plain values."""
     names = plan.terms.names
     mine = columns[names.index(me.name)]
     own = torch.zeros(0, 0, dtype=torch.int64)
@@ -199,23 +224,38 @@ async def _answer_moments(
     result = await shared_moments.holder(
         me, plan.terms.to_dict(), side.rows, own, [(s.center, s.exponent) for s in scales], columns
     )
-    if not result["enough"]:
-        return {}
-    labels = [f"{names[0]}.{c}" for c in columns[0]], [f"{names[1]}.{c}" for c in columns[1]]
-    return {"moments": Moments.of(result["gram"].numpy(), result["scales"], labels, names[1], plan.terms.how)}
-
-
-def _finish(query: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
-    """A question's answer as plain values."""
-    if query["what"] not in MOMENTS:
-        return dict(result)
     plain: dict[str, Any] = {"what": query["what"], "of": list(query["of"]), "people": None}
-    if not result:
+    is_logistic = query.get("family") == "binomial"
+    if not result["enough"]:
+        if is_logistic and side.own is not None:
+            await me.send(plan.terms.helper, LogisticFollows(False))
         return plain
-    moments: Moments = result["moments"]
+    labels = [f"{names[0]}.{c}" for c in columns[0]], [f"{names[1]}.{c}" for c in columns[1]]
+    moments = Moments.of(result["gram"].numpy(), result["scales"], labels, names[1], plan.terms.how)
     plain["people"] = moments.people
     if query["what"] == "describe":
         return plain | {"columns": moments.describe().to_dict("index")}
-    label = query["of"][0]
-    fit = moments.regress(next(name for name in moments.names if label in (name, name.split(".", 1)[1])))
-    return plain | {"label": fit.label, "terms": fit.table.to_dict("index"), "r2": fit.r2}
+    label = next(name for name in moments.names if query["of"][0] in (name, name.split(".", 1)[1]))
+    if is_logistic:
+        try:
+            start = moments.start_logistic(label)
+        except TacitError:
+            if side.own is not None:
+                await me.send(plan.terms.helper, LogisticFollows(False))
+            raise
+        if side.own is not None:
+            await me.send(plan.terms.helper, LogisticFollows(True))
+        found = await shared_logistic.holder(
+            me.scope("logistic"),
+            plan.terms.to_dict(),
+            side.rows,
+            own,
+            columns,
+            (*start[:3], torch.from_numpy(start[3])),
+        )
+        fit = moments.finish_logistic(label, found)
+        more = {"loglik": fit.loglik, "converged": fit.converged}
+    else:
+        fit = moments.regress(label)
+        more = {"r2": fit.r2}
+    return plain | {"label": fit.label, "terms": fit.table.to_dict("index"), **more}
