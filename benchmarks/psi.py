@@ -4,6 +4,7 @@ SPU's, in one run on the same sets.
     .venv/bin/python benchmarks/psi.py                          # 10,000, 100,000 and a million ids per side: about five minutes on an idle machine
     .venv/bin/python benchmarks/psi.py --sizes 1000000          # without Diffie-Hellman (tacit's and OpenMined's), which takes many minutes above 100,000
     .venv/bin/python benchmarks/psi.py --prepared 1000000      # a thousand ids against a prepared set: about 2 minutes
+    .venv/bin/python benchmarks/psi.py --shares --sizes 10000 100000   # circuit PSI: membership stays shared
     .venv/bin/python benchmarks/psi.py --huge                   # ten million per side, for memory: only tacit, about 3 minutes
 
 Half of the ids are shared, and the receiver learns which. tacit's roles are two processes that communicate
@@ -29,10 +30,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from tacit.crypto import okvs, ot, vole
 from tacit.data.identifiers import identify
+from tacit.jobs.vertical import join_shares
 from tacit.jobs.vertical.psi_prepared import prepare_ids
+from tacit.mpc.beaver import MUL
 from tacit.parties.ledger import Ledger
 from tacit.parties.party import Party
 from tacit.protocols import prepared_set, psi, psi_prepared
@@ -102,6 +106,44 @@ def ours(n: int, method: str, reveal: str = "receiver") -> dict[str, Any]:
     }
 
 
+async def shares_role(me: Party, start: int, n: int, width: int) -> dict[str, Any]:
+    """A party of circuit PSI: its ids as text to its shares of membership and of the sender's columns."""
+    loading = load()
+    MUL.shape((1, 1), (1, 1))  # torch imports the shapes of its operators when they are first asked for
+    names, begun = ("receiver", "sender"), cpu()
+    ids = (f"id{i}" for i in range(start, start + n))
+    if me.name == "helper":
+        await join_shares.help_match(me, names)
+        return {"cpu": cpu() - begun, "loading": loading}
+    digests = identify(ids).digests
+    if me.name == "receiver":
+        found = await join_shares.match_first(me, names, "helper", digests, width)
+    else:
+        payload = torch.arange(n).reshape(-1, 1).repeat(1, width)
+        found = await join_shares.match_second(me, names, "helper", digests, payload)
+    return {"cpu": cpu() - begun, "loading": loading, "match": found["rows"][0]}
+
+
+def shares(n: int, width: int) -> None:
+    """Circuit PSI with `width` columns of the sender; the helper's CPU time is counted, too."""
+    ledger, roles = Ledger(), {"receiver": 0, "sender": n // 2, "helper": 0}
+    outcomes = Processes().run_sync(
+        {name: functools.partial(shares_role, start=at, n=n, width=width) for name, at in roles.items()},
+        ledger=ledger,
+    )
+    matched = int((outcomes["receiver"]["match"] + outcomes["sender"]["match"]).sum())
+    if matched != n - n // 2:
+        raise SystemExit(f"found {matched} shared ids of {n - n // 2}")
+    size = sum(line.bytes for line in ledger.seen)
+    seconds = sum(o["cpu"] for o in outcomes.values())
+    print(
+        f"circuit PSI, {n:,} ids per side, {width} columns: {seconds:.2f} CPU-s "
+        f"({outcomes['helper']['cpu']:.2f} of them the helper's), {size / 1e6:.2f} MB, "
+        f"{8 * size / n:,.0f} bits for each id",
+        flush=True,
+    )
+
+
 async def prepared_role(me: Party, ids: int, folder: str) -> dict[str, Any]:
     begun = cpu()
     if me.name == "sender":
@@ -159,10 +201,16 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], help="contenders, like 'tacit oprf'")
     parser.add_argument("--huge", action="store_true")
     parser.add_argument("--prepared", type=int, metavar="N", help="a thousand ids against N prepared ones")
+    parser.add_argument("--shares", action="store_true", help="circuit PSI")
     args = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     if args.prepared:
         prepared(args.prepared)
+        return
+    if args.shares:
+        for n in args.sizes:
+            for width in (0, 1):
+                shares(n, width)
         return
     if args.huge:
         figures = ours(10_000_000, "oprf")

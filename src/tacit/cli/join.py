@@ -40,15 +40,38 @@ def _join(args: Any) -> Answer:
 
 def _lines(value: dict[str, Any]) -> Iterable[str]:
     yield from (f"note    {note}" for note in value["notes"])
-    yield f"people  {value['people']} shared"
+    if value["people"] is not None:
+        yield f"people  {value['people']} shared"
     for question in value["answers"]:
+        if question["what"] in ("describe", "regress"):
+            yield from _moments(question)
+            continue
         for group, people, figures in zip(question["groups"], question["people"], question["figures"]):
             limits = [f" above {t:g}" for t in question["above"]] or [""]
             for limit, figure in zip(limits, figures):
                 place = (
                     "" if question["by"] is None else f", {question['by']} {group} ({people or 'few'} people)"
                 )
-                shown = "not shown (too few people)" if figure is None else f"{figure:,.10g}"
+                shown = "not shown (too few people)" if figure is None else _text(figure)
                 yield f"{question['name']}: {question['what']}{limit}{place}: {shown}"
     if value["folder"]:
         yield f"figures {value['folder']}"
+
+
+def _text(figure: float | bool) -> str:
+    return ("no", "yes")[figure] if isinstance(figure, bool) else f"{figure:,.10g}"
+
+
+def _moments(question: dict[str, Any]) -> Iterable[str]:
+    name, people = question["name"], question["people"]
+    if people is None:
+        yield f"{name}: {question['what']}: not shown (too few people)"
+        return
+    rows = question.get("columns") or question["terms"]
+    for row, values in rows.items():
+        yield f"{name}: {row}: " + ", ".join(f"{key} {value:.6g}" for key, value in values.items())
+    if "r2" in question:
+        yield f"{name}: {people} people, R² {question['r2']:.4f}"
+    if "loglik" in question:
+        found = "" if question["converged"] else "; NOT CONVERGED"
+        yield f"{name}: {people} people, log-likelihood {question['loglik']:.6g}{found}"

@@ -226,7 +226,8 @@ class RegressParty(MatchedParty):
 def _take_questions(value: Any, where: str) -> Any:
     if not isinstance(value, list) or not value or not all(isinstance(v, dict) for v in value):
         raise bad(where, "queries", value, "one or more tables, [[join.queries]]")
-    known = ("name", "what", "of", "above", "by")
+    known = ("name", "what", "of", "above", "by", "people", "family")
+    whats = ("total", "count", "enough", "describe", "regress")
     names = [v.get("name") for v in value]
     for table in value:
         unknown = [key for key in table if key not in known]
@@ -234,8 +235,9 @@ def _take_questions(value: Any, where: str) -> Any:
             raise bad(where, "queries", unknown[0], f"one of {', '.join(known)}")
         if not isinstance(table.get("name"), str) or names.count(table["name"]) > 1:
             raise bad(where, "queries", table.get("name"), "a different name for each question")
-        if table.get("what") not in ("total", "count"):
-            raise bad(where, f"what of {table['name']!r}", table.get("what"), "'total' or 'count'")
+        if table.get("what") not in whats:
+            allowed = "'total' or 'count'; with reveal = 'shares' also 'enough', 'describe' or 'regress'"
+            raise bad(where, f"what of {table['name']!r}", table.get("what"), allowed)
     return value
 
 
@@ -243,12 +245,16 @@ def _take_questions(value: Any, where: str) -> Any:
 class JoinSettings:
     """[join]: sums and counts over people whom all parties have."""
 
+    how: str = choice("inner", ("inner", "left"), doc="with 'shares', left: all people of the first party")
+    reveal: str = choice("all", ("all", "shares"), doc="who learns who is matched: all parties, or nobody")
     decimals: int = whole(2, least=0, most=6, doc="decimals of the columns; sums are exact")
     minimum: int = whole(10, least=3, doc="fewest people in a figure, and in the difference of two")
     queries: Any = component(
         (),
         _take_questions,
-        doc="tables with name, what (total or count), of (columns), above (thresholds) and by (a category)",
+        doc="tables with name, what (total or count; with shares also enough, describe or regress), of "
+        "(columns), above (thresholds), by (a category), people (with enough: how many) and family (of a "
+        "regression: gaussian or binomial)",
     )
 
 

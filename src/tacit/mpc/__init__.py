@@ -13,6 +13,9 @@ Malicious parties are caught: `prime` a field · `tagged`, `elements` shares wit
 `spdz` computing with them · `checked`, `tensor_checked`.
 
 Two parties without a dealer: `extension` oblivious transfer · `gilboa` products · `masks` · `pair`.
+
+Joins: `joined` figures over matched people · `equality`, `shared_join` whose membership stays shared ·
+`shared_moments`, `shared_logistic` models of them.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from .context import RingContext
 from .dealer import Stock, dealer, plan
 from .ring import FixedPoint
 
-WHATS = ("total", "count")
+WHATS = ("total", "count", "enough")
 MOST = 2**44  # of a person's measure, scaled: comparisons take 2^48, and 2^16 people 2^60
 PEOPLE = 2**20
 MIX = 8  # bits by which a sum is shifted and truncated again: exact, and its shares become random
@@ -70,12 +70,17 @@ class FigureShare(
 
 @dataclass(frozen=True)
 class JoinQuery:
-    """One question: `of` are columns ("party.column"), with −1 for those that are subtracted."""
+    """One question: `of` are columns ("party.column"), with −1 for those that are subtracted.
 
-    what: str = choice("total", WHATS, doc="the sum of the measure, or the number of people")
+    Where membership stays shared (`shared_join.py`), a count may have no thresholds: the number of people.
+    "enough" opens only whether there are `least` people.
+    """
+
+    what: str = choice("total", WHATS, doc="the sum of the measure, the number of people, or whether enough")
     of: tuple[tuple[str, str, int], ...] = ()  # (party, column, sign)
     above: tuple[int, ...] = ()  # thresholds, scaled
     by: tuple[str, str] | None = None  # (party, column)
+    least: int = whole(0, least=0, most=PEOPLE, doc="with 'enough': the fewest people")
 
     @property
     def measure(self) -> tuple[Any, ...]:
@@ -103,10 +108,16 @@ class JoinTerms:
                 tuple((str(a), str(b), int(c)) for a, b, c in q["of"]),
                 tuple(int(t) for t in q["above"]),
                 None if q["by"] is None else (str(q["by"][0]), str(q["by"][1])),
+                int(q["least"]),
             )
             for q in table["queries"]
         )
         return cls(tuple(table["names"]), table["helper"], table["rows"], table["minimum"], queries)
+
+    @property
+    def counts_people(self) -> bool:
+        """Whether the number of matched people is a figure of its own; here every party knows it."""
+        return False
 
     def to_dict(self) -> dict[str, Any]:
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
@@ -121,7 +132,7 @@ def check_terms(terms: JoinTerms) -> None:
     check(terms, "join")
     if len(terms.names) < 2 or terms.helper in terms.names:
         raise bad("join", "parties", list(terms.names), f"at least two, and none called {terms.helper!r}")
-    if terms.rows < terms.minimum:
+    if terms.rows < terms.minimum and not terms.counts_people:
         raise BadData(
             f"join: the parties share {terms.rows} people; a figure needs {terms.minimum} (minimum). "
             f"Nothing is "
@@ -130,11 +141,14 @@ def check_terms(terms: JoinTerms) -> None:
     asked = set()
     for query in terms.queries:
         check(query, "join")
-        if not query.of:
+        if not query.of and (query.above or not terms.counts_people or query.what == "total"):
             raise bad("join", "of", [], "at least one column")
+        if query.what == "enough":
+            check_enough(terms, query)
+            continue
         if list(query.above) != sorted(set(query.above)):
             raise bad("join", "above", list(query.above), "thresholds in increasing order")
-        if query.what == "count" and not query.above:
+        if query.what == "count" and not query.above and not terms.counts_people:
             raise bad("join", "above", [], "at least one threshold for a count")
         if any(abs(t) >= MOST for t in query.above):
             raise bad("join", "above", list(query.above), f"within ±{MOST:g}, scaled by the decimals")
@@ -151,20 +165,53 @@ def check_terms(terms: JoinTerms) -> None:
             asked.add(query.measure)
 
 
-async def answer(ctx: RingContext, terms: JoinTerms, query: JoinQuery, v: Tensor, groups: Tensor) -> Tensor:
+def check_enough(terms: JoinTerms, query: JoinQuery) -> None:
+    """Refuse a question about fewer people than the minimum, or where the number is known anyway."""
+    if not terms.counts_people:
+        raise bad("join", "what", query.what, "'total' or 'count' where every party learns who is matched")
+    if query.of or query.above or query.least < terms.minimum:
+        raise bad(
+            "join",
+            "enough",
+            query.least,
+            f"at least {terms.minimum} (minimum) people, without a measure or thresholds",
+        )
+
+
+async def answer(
+    ctx: RingContext,
+    terms: JoinTerms,
+    query: JoinQuery,
+    v: Tensor,
+    groups: Tensor,
+    everyone: Tensor | None = None,
+    judged: Tensor | None = None,
+) -> Tensor:
     """[shown, figures, people in the group]: 3 × groups × thresholds (one without thresholds).
 
-    `v`: n whole numbers; `groups`: groups × n, 0 or 1.
+    `v`: n whole numbers; `groups`: groups × n, 0 or 1. `everyone`: the number of people, shared; then a
+    figure is also hidden where it would tell, with a total, about fewer people than the minimum (`protect`).
+    `judged`: the people of each group that count for the minimum, if not all do.
     """
     sizes = (await mix(ctx, groups.sum(1)))[:, None]  # groups × 1
+    people = sizes
+    if judged is not None:
+        sizes = (await mix(ctx, judged.sum(1)))[:, None]
     least = ctx.public(torch.tensor(terms.minimum), sizes)
     if not query.above:
+        if query.what == "enough":
+            least = ctx.public(torch.tensor(query.least), sizes)
         shown = (await ctx.sign(sizes - least)).bit
-        total = await ctx.product(groups, v.reshape(-1, 1), MATMUL)
-        return await _open_shown(ctx, shown, total, sizes)
+        if query.what == "enough":  # that they are enough, and no number
+            return torch.stack([shown, torch.zeros_like(shown), torch.zeros_like(shown)])
+        total = people
+        if query.what == "total":
+            total = await ctx.product(groups, v.reshape(-1, 1), MATMUL)
+        return await _open_shown(ctx, await protect(ctx, terms, shown, sizes, everyone), total, people)
     limits = torch.tensor(query.above) + 1  # whole numbers: v > t is v − t − 1 ≥ 0
     signs = await ctx.sign(v.reshape(-1, 1) - ctx.public(limits, v))  # n × thresholds
-    counts = await ctx.product(groups, signs.bit, MATMUL)  # groups × thresholds
+    # groups × thresholds
+    counts = await ctx.product(groups if judged is None else judged, signs.bit, MATMUL)
     bands = torch.cat([sizes - counts[:, :1], counts[:, :-1] - counts[:, 1:], counts[:, -1:]], 1)
     enough = (await ctx.sign(bands - least)).bit
     shown = await ctx.product(enough[:, :-1], enough[:, 1:], MUL)
@@ -172,7 +219,26 @@ async def answer(ctx: RingContext, terms: JoinTerms, query: JoinQuery, v: Tensor
     if query.what == "total":  # [v > t]·v = max(v − t − 1, 0) + [v > t](t + 1)
         above = signs.positive + signs.bit * limits.to(v.device)
         figures = await ctx.product(groups, above, MATMUL)
-    return await _open_shown(ctx, shown, figures, sizes.expand_as(figures))
+    shown = await protect(ctx, terms, shown, sizes.expand_as(figures), everyone)
+    return await _open_shown(ctx, shown, figures, people.expand_as(figures))
+
+
+async def protect(
+    ctx: RingContext, terms: JoinTerms, shown: Tensor, sizes: Tensor, everyone: Tensor | None
+) -> Tensor:
+    """[shown] without the first shown group, where the people in no shown group are some, but too few.
+
+    A total less the figures of the shown groups is about them. Groups × figures; without `everyone` the
+    party with the group column has left out groups for this reason.
+    """
+    if everyone is None:
+        return shown
+    rest = everyone - (await ctx.product(shown, sizes, MUL)).sum(0, keepdim=True)
+    least = ctx.public(torch.tensor([[terms.minimum], [1]]), rest)
+    enough, some = (await ctx.sign(rest - least)).bit.split(1)
+    before = ctx.public(torch.tensor(1), shown) - shown.cumsum(0)  # ≥ 0 up to the first shown one
+    first = await ctx.product(shown, (await ctx.sign(before)).bit, MUL)
+    return shown - await ctx.product(first, (some - enough).expand_as(first), MUL)
 
 
 async def _open_shown(ctx: RingContext, shown: Tensor, figures: Tensor, sizes: Tensor) -> Tensor:

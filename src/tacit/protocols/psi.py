@@ -10,7 +10,8 @@ Each party learns the other's set size; the method's module says what else. meth
 (`psi_dh`) up to 10,000 ids, where it sends the fewest bytes, and the OPRF from a vector OLE (`psi_oprf`)
 above, which needs thirty times less computation and a third of the bytes (`benchmarks/psi.py`).
 reveal="size" and "sum" run `psi_sum`: the sender counts the shared ids, and opens the count, or the sum of
-its values over them, if its policy allows it.
+its values over them, if its policy allows it. reveal="shares" (`receive_words`, `send_words`) runs
+`psi_circuit`, after which neither party knows anything, and membership is computed on shares (`tacit.join`).
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from ..errors import ProtocolError, QueryRefused
 from ..parameters import bad
 from ..parties.message import Message
 from ..parties.party import Party
-from . import psi_dh, psi_oprf, psi_sum
+from . import psi_circuit, psi_dh, psi_oprf, psi_sum
 from .psi_policy import (
     COUNTED,
     MAX_IDS,
     REVEALS,
+    SHARES,
     PsiPolicy,
     Queries,
     RefusedQuery,
@@ -60,7 +62,7 @@ class Opening(
     count: int
     method: str
     reveal: str
-    limit: int  # of the numbers in a sum; 0 where there is none
+    limit: int  # of the numbers in a sum; with shares the words of a bin; 0 where there is none
     nonce: bytes
 
 
@@ -85,21 +87,9 @@ async def receiver(
     policy does not allow the query.
     """
     ids = check_digests(digests)
-    my_opening = _begin(me, ids, method, reveal, limit)
-    await me.send(other, my_opening)
-    their_opening: Message = await me.recv(other, Opening, RefusedQuery, within=within)
-    if isinstance(their_opening, RefusedQuery):
-        raise refusal(their_opening.rule, other)
-    assert isinstance(their_opening, Opening)
-    _check_same(me.name, my_opening, other, their_opening)
-    if their_opening.count > MAX_IDS:
-        raise ProtocolError(
-            f"party {other!r} declares {their_opening.count} ids; at most {MAX_IDS} are supported."
-        )
-    method_used, session = (
-        choose_method(method, reveal, len(ids), their_opening.count),
-        _session(me, reveal, method, (me.name, my_opening), (other, their_opening)),
-    )
+    check_options(method, reveal, limit)
+    their_opening, session = await _open_as_receiver(me, ids, other, method, reveal, limit, within)
+    method_used = choose_method(method, reveal, len(ids), their_opening.count)
     result: dict[str, Any] = {"rows": None, "sum": None, "theirs": their_opening.count, "method": method_used}
     if reveal in COUNTED:
         size, total = await psi_sum.receiver(
@@ -136,21 +126,12 @@ async def sender(
     sent; without it, `queries_per_day` is not enforced.
     """
     ids = check_digests(digests)
+    check_options(method, reveal, limit)
     rules = policy_of(policy)
-    my_opening = _begin(me, ids, method, reveal, limit)
-    their_opening = await me.recv(other, Opening, within=within)
-    if (their_opening.method, their_opening.reveal, their_opening.limit) == (
-        my_opening.method,
-        my_opening.reveal,
-        my_opening.limit,
-    ):
-        await admit(me, other, rules, queries, reveal, their_opening.count)
-    await me.send(other, my_opening)
-    _check_same(me.name, my_opening, other, their_opening)
-    method_used, session = (
-        choose_method(method, reveal, len(ids), their_opening.count),
-        _session(me, reveal, method, (other, their_opening), (me.name, my_opening)),
+    their_opening, session = await _open_as_sender(
+        me, ids, other, method, reveal, limit, rules, queries, within
     )
+    method_used = choose_method(method, reveal, len(ids), their_opening.count)
     result: dict[str, Any] = {
         "rows": None,
         "size": None,
@@ -178,6 +159,72 @@ async def sender(
     return result
 
 
+async def receive_words(
+    me: Party, digests: Any, *, other: str, width: int, within: float | None = None
+) -> tuple[psi_circuit.BinWords, int]:
+    """(my words by bin, the sender's set size): a match that stays shared, with `width` words of payload."""
+    ids = check_digests(digests)
+    opening, session = await _open_as_receiver(me, ids, other, "auto", SHARES, 1 + width, within)
+    return await psi_circuit.receiver(me, ids, other, opening.count, session, width), opening.count
+
+
+async def send_words(
+    me: Party,
+    digests: Any,
+    payload: Any,
+    *,
+    other: str,
+    policy: PsiPolicy | Mapping[str, Any] | None = None,
+    queries: Queries | None = None,
+    within: float | None = None,
+) -> tuple[psi_circuit.BinWords, int]:
+    """(my words by bin, the receiver's set size); `payload`: ids × words, which enter as shares."""
+    ids, words = check_digests(digests), np.ascontiguousarray(np.asarray(payload)).view(np.uint64)
+    if words.ndim != 2 or len(words) != len(ids):
+        raise bad("psi", "payload", words.shape, f"a row of words for each of {len(ids)} ids")
+    opening, session = await _open_as_sender(
+        me, ids, other, "auto", SHARES, 1 + words.shape[1], policy_of(policy), queries, within
+    )
+    return await psi_circuit.sender(me, ids, words, other, opening.count, session), opening.count
+
+
+async def _open_as_receiver(
+    me: Party, ids: np.ndarray, other: str, method: str, reveal: str, limit: int, within: float | None
+) -> tuple[Opening, bytes]:
+    """Exchange the openings; return (the sender's, the session)."""
+    mine = _begin(me, ids, method, reveal, limit)
+    await me.send(other, mine)
+    theirs: Message = await me.recv(other, Opening, RefusedQuery, within=within)
+    if isinstance(theirs, RefusedQuery):
+        raise refusal(theirs.rule, other)
+    assert isinstance(theirs, Opening)
+    _check_same(me.name, mine, other, theirs)
+    if theirs.count > MAX_IDS:
+        raise ProtocolError(f"party {other!r} declares {theirs.count} ids; at most {MAX_IDS} are supported.")
+    return theirs, _session(me, reveal, method, (me.name, mine), (other, theirs))
+
+
+async def _open_as_sender(
+    me: Party,
+    ids: np.ndarray,
+    other: str,
+    method: str,
+    reveal: str,
+    limit: int,
+    rules: PsiPolicy,
+    queries: Queries | None,
+    within: float | None,
+) -> tuple[Opening, bytes]:
+    """Exchange the openings, if the policy allows the query; return (the receiver's, the session)."""
+    mine = _begin(me, ids, method, reveal, limit)
+    theirs = await me.recv(other, Opening, within=within)
+    if (theirs.method, theirs.reveal, theirs.limit) == (mine.method, mine.reveal, mine.limit):
+        await admit(me, other, rules, queries, reveal, theirs.count)
+    await me.send(other, mine)
+    _check_same(me.name, mine, other, theirs)
+    return theirs, _session(me, reveal, method, (other, theirs), (me.name, mine))
+
+
 async def admit(
     me: Party, other: str, policy: PsiPolicy, queries: Queries | None, reveal: str, declared: int
 ) -> None:
@@ -200,9 +247,9 @@ def ideal(mine: Sequence[bytes], theirs: Sequence[bytes]) -> list[int]:
 
 
 def _begin(me: Party, ids: np.ndarray, method: str, reveal: str, limit: int) -> Opening:
-    check_options(method, reveal, limit)
     me.ledger.stamp(ASSUMES)
-    return Opening(len(ids), method, reveal, limit if reveal == "sum" else 0, me.secret.bytes(NONCE))
+    limit = limit if reveal in ("sum", SHARES) else 0
+    return Opening(len(ids), method, reveal, limit, me.secret.bytes(NONCE))
 
 
 def _check_same(name: str, mine: Opening, other: str, theirs: Opening) -> None:
@@ -255,8 +302,8 @@ PROGRAMS: dict[str, Any] = {"dh": psi_dh, "oprf": psi_oprf}
 
 def choose_method(method: str, reveal: str, n: int, m: int) -> str:
     """Return the method; both parties derive it from the same values."""
-    if reveal == "sum":
-        return "sum"
+    if reveal in ("sum", SHARES):
+        return reveal
     if method != "auto":
         return method
     return "dh" if reveal == "size" or max(n, m) <= SMALL else "oprf"

@@ -180,10 +180,7 @@ async def receiver(
 ) -> tuple[np.ndarray, int]:
     """Return (my shared rows, sorted by digest; their number)."""
     layout, answers = OprfLayout(len(digests), theirs, session), me.scope("outputs")
-    a, offer = ot.offer(me.secret.bytes)
-    await me.send(other, BaseOffer(offer))
-    points = (await me.recv(other, BaseChoices)).points
-    vole = VoleReceiver(*await asyncio.to_thread(ot.pairs, a, offer, points, BASE, session), session)
+    vole = await connect_receiver(me, other, session)
     room = asyncio.Semaphore(AHEAD)
     pending: asyncio.Queue[tuple[np.ndarray, np.ndarray]] = asyncio.Queue()
     shared: list[np.ndarray] = []
@@ -193,24 +190,14 @@ async def receiver(
             own = digests[rows]
             _check_bucket(len(rows), layout.room)
             await room.acquire()
-            columns, wanted = vole.request(layout.entries, me.secret.bytes)
-            await me.send(other, Noise(b, columns))
-            store = await asyncio.to_thread(
-                okvs.encode, own, layout.targets(own), layout.key("store"), me.secret.bytes, layout.room
-            )
-            trees = await me.recv(other, Trees)
-            _check_position((trees.bucket,), (b,), "(bucket)")
-            mask, values = await asyncio.to_thread(wanted.finish, trees.sums)
-            masked = store.view(np.uint64)[:, 0] ^ mask
-            for first in range(0, len(masked), CHUNK):
-                await me.send(other, Store(b, first, masked[first : first + CHUNK].tobytes()))
+            values = await send_store(me, other, layout, vole, b, own)
             pending.put_nowait((rows, await asyncio.to_thread(_own_outputs, layout, own, values)))
 
     async def receive_outputs() -> None:
         for b in range(layout.buckets):
             rows, own = await pending.get()
             message = await answers.recv(other, Outputs)
-            _check_position(
+            check_position(
                 (message.bucket, len(message.outputs)), (b, layout.outputs * layout.output), "(bucket, bytes)"
             )
             outputs = np.frombuffer(message.outputs, np.uint8).reshape(-1, layout.output)
@@ -225,27 +212,11 @@ async def receiver(
 
 async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes) -> None:
     layout, answers = OprfLayout(theirs, len(digests), session), me.scope("outputs")
-    bits = np.unpackbits(np.frombuffer(me.secret.bytes(BASE // 8), np.uint8), bitorder="little")
-    offer = (await me.recv(other, BaseOffer)).point
-    points, seeds = await asyncio.to_thread(ot.choose, offer, bits, session, me.secret.bytes)
-    await me.send(other, BaseChoices(points))
-    vole = VoleSender(seeds, bits, session)
+    vole = await connect_sender(me, other, session)
     for b, rows in enumerate(layout.bucket_rows(digests)):
         own = digests[rows]
         _check_bucket(len(rows), layout.outputs)
-        noise = await me.recv(other, Noise)
-        _check_position((noise.bucket,), (b,), "(bucket)")
-        sums, keys = await asyncio.to_thread(vole.answer, layout.entries, noise.columns, me.secret.bytes)
-        await me.send(other, Trees(b, sums))
-        for first in range(0, layout.entries, CHUNK):
-            part = keys[first : first + CHUNK]
-            store = await me.recv(other, Store)
-            _check_position(
-                (store.bucket, store.first, len(store.entries)),
-                (b, first, len(part) * ENTRY),
-                "(bucket, first entry, bytes)",
-            )
-            vole.add_products(part, np.frombuffer(store.entries, np.uint64))
+        keys = await receive_store(me, other, layout, vole, b)
         outputs = await asyncio.to_thread(_evaluate, layout, vole, keys, own)
         padding = np.frombuffer(
             me.secret.bytes((layout.outputs - len(rows)) * layout.output), np.uint8
@@ -253,6 +224,59 @@ async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, sessio
         outputs = np.concatenate([outputs, padding])
         # sorted by value, which is independent of the ids
         await answers.send(other, Outputs(b, outputs[np.argsort(words(outputs))].tobytes()))
+
+
+async def connect_receiver(me: Party, other: str, session: bytes) -> VoleReceiver:
+    """The base transfers, at the receiver."""
+    a, offer = ot.offer(me.secret.bytes)
+    await me.send(other, BaseOffer(offer))
+    points = (await me.recv(other, BaseChoices)).points
+    return VoleReceiver(*await asyncio.to_thread(ot.pairs, a, offer, points, BASE, session), session)
+
+
+async def connect_sender(me: Party, other: str, session: bytes) -> VoleSender:
+    """The base transfers, at the sender, which draws δ."""
+    bits = np.unpackbits(np.frombuffer(me.secret.bytes(BASE // 8), np.uint8), bitorder="little")
+    offer = (await me.recv(other, BaseOffer)).point
+    points, seeds = await asyncio.to_thread(ot.choose, offer, bits, session, me.secret.bytes)
+    await me.send(other, BaseChoices(points))
+    return VoleSender(seeds, bits, session)
+
+
+async def send_store(
+    me: Party, other: str, layout: OprfLayout, vole: VoleReceiver, b: int, keys: np.ndarray
+) -> np.ndarray:
+    """Send the masked store of a bucket's keys; return c, from which their outputs follow."""
+    columns, wanted = vole.request(layout.entries, me.secret.bytes)
+    await me.send(other, Noise(b, columns))
+    store = await asyncio.to_thread(
+        okvs.encode, keys, layout.targets(keys), layout.key("store"), me.secret.bytes, layout.room
+    )
+    trees = await me.recv(other, Trees)
+    check_position((trees.bucket,), (b,), "(bucket)")
+    mask, values = await asyncio.to_thread(wanted.finish, trees.sums)
+    masked = store.view(np.uint64)[:, 0] ^ mask
+    for first in range(0, len(masked), CHUNK):
+        await me.send(other, Store(b, first, masked[first : first + CHUNK].tobytes()))
+    return values
+
+
+async def receive_store(me: Party, other: str, layout: OprfLayout, vole: VoleSender, b: int) -> np.ndarray:
+    """Receive the masked store of a bucket; return k, from which the output of any id follows."""
+    noise = await me.recv(other, Noise)
+    check_position((noise.bucket,), (b,), "(bucket)")
+    sums, keys = await asyncio.to_thread(vole.answer, layout.entries, noise.columns, me.secret.bytes)
+    await me.send(other, Trees(b, sums))
+    for first in range(0, layout.entries, CHUNK):
+        part = keys[first : first + CHUNK]
+        store = await me.recv(other, Store)
+        check_position(
+            (store.bucket, store.first, len(store.entries)),
+            (b, first, len(part) * ENTRY),
+            "(bucket, first entry, bytes)",
+        )
+        vole.add_products(part, np.frombuffer(store.entries, np.uint64))
+    return keys
 
 
 def _own_outputs(layout: OprfLayout, digests: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -274,7 +298,7 @@ def _check_bucket(rows: int, room: int) -> None:
         )
 
 
-def _check_position(position: tuple[int, ...], expected: tuple[int, ...], what: str) -> None:
+def check_position(position: tuple[int, ...], expected: tuple[int, ...], what: str) -> None:
     if position != expected:
         raise ProtocolError(
             f"received a message for {position}, expected {expected} {what}: messages were reordered or "

@@ -16,6 +16,8 @@ from ..parameters import bad, check, whole
 from ..parties.message import Message
 
 REVEALS = ("receiver", "both", "size", "sum")
+SHARES = "shares"  # nobody learns which ids are shared, nor how many: `tacit.join` computes on shares
+RESULTS = (*REVEALS, SHARES)
 COUNTED = (
     "size",
     "sum",
@@ -36,7 +38,7 @@ class PsiPolicy:
     each receiver.
     """
 
-    reveal: tuple[str, ...] = REVEALS
+    reveal: tuple[str, ...] = RESULTS
     min_ids: int = whole(10, least=0, doc="ids the receiver must declare for a count or a sum")
     min_overlap: int = whole(
         10, least=0, doc="shared ids below which no count and no sum is opened; the sender counts them itself"
@@ -74,9 +76,9 @@ def check_policy(policy: Any, where: str = "psi") -> PsiPolicy:
     if (
         not isinstance(policy.reveal, tuple)
         or not policy.reveal
-        or any(r not in REVEALS for r in policy.reveal)
+        or any(r not in RESULTS for r in policy.reveal)
     ):
-        raise bad(where, "reveal", policy.reveal, "one or more of " + ", ".join(map(repr, REVEALS)))
+        raise bad(where, "reveal", policy.reveal, "one or more of " + ", ".join(map(repr, RESULTS)))
     check(policy, where)
     return policy
 

@@ -52,7 +52,7 @@ class SharedTable(JobResult):
     _decimals: int = 2
     _minimum: int = 10
     _runtime: Any = field(repr=False, default=None)
-    _asked: dict[Any, tuple[int, ...]] = field(repr=False, default_factory=dict)
+    _asked: dict[Any, tuple[Any, ...]] = field(repr=False, default_factory=dict)
 
     @property
     def value(self) -> list[dict[str, Any]]:
@@ -113,6 +113,8 @@ def join(
     *,
     on: str,
     columns: Mapping[str, Sequence[str]] | None = None,
+    how: str = "inner",
+    reveal: str = "all",
     decimals: int = 2,
     minimum: int = 10,
     runtime: Any = None,
@@ -121,15 +123,24 @@ def join(
 
     `parties`: {party: DataFrame} with the id column `on`. `columns`: the columns of each party that may be
     asked about (None: all). Numbers may have `decimals` decimals and be negative; sums are exact. No figure
-    is about fewer than `minimum` people. Every party learns which of its own people the others have; the
-    values of a person stay shared, and randomness comes from a helper.
+    is about fewer than `minimum` people. Randomness comes from a helper, and the values of a person stay
+    shared.
+
+    `reveal`: "all" lets every party learn which of its own people the others have. "shares", of two parties,
+    lets nobody learn who is matched, nor how many are. Its table also has `.count()`, `.enough(n)`,
+    `.describe()`, `.moments()` and `.regress(label, columns)`. `how`, with "shares": "inner" is about people
+    whom both have; "left" about all people of the first party, the second one's columns count as 0 for those
+    whom it does not have, and its column "matched" is 1 for the others.
     """
     import pandas as pd
+
+    from .join_shares import check_how, join_shares
 
     if not isinstance(parties, Mapping) or len(parties) < 2 or HELPER in parties:
         given = list(parties) if isinstance(parties, Mapping) else type(parties).__name__
         raise bad("join", "parties", given, f"tables of at least two parties, none called {HELPER!r}")
     check_decimals(decimals)
+    check_how(how, reveal, len(parties))
     if columns is not None and (not isinstance(columns, Mapping) or set(columns) - set(parties)):
         raise bad("join", "columns", columns, 'the columns of each party, like {"bank_a": ["cash"]}')
     tables, notes = {}, list[str]()
@@ -145,6 +156,8 @@ def join(
             raise BadData(f"the table of {who!r} has no column {missing[0]!r}. {known}")
         tables[who], more = take_complete_rows(frame[[on, *kept]], who, on)
         notes += more
+    if reveal == "shares":
+        return join_shares(tables, on, how, decimals, minimum, notes, runtime)
     shared = align({who: t[on].tolist() for who, t in tables.items()}, runtime=runtime)
     ledger = Ledger()
     ledger.merge(shared.ledger)
@@ -178,10 +191,12 @@ def read_query(
     by: str | None,
     columns: Mapping[str, Sequence[str]],
     decimals: int,
+    least: int = 0,
 ) -> JoinQuery:
-    """Resolve the names of a question; `columns`: those of each party."""
+    """Resolve the names of a question; `columns`: those of each party. `least`: with "enough"."""
     words = [of] if isinstance(of, str) else list(of)
-    if not words or not all(isinstance(w, str) for w in words):
+    is_about_people = what != "total" and above is None
+    if not (words or is_about_people) or not all(isinstance(w, str) for w in words):
         raise bad("join", "of", of, 'a column like "cash" or "bank_a.cash", or a list of them')
     terms: list[tuple[str, str, int]] = []
     for word in words:
@@ -208,7 +223,9 @@ def read_query(
         if len(found) != 1:
             raise bad("join", "by", by, 'a category of one party, like "bank_a.region"')
         place = found[0]
-    return JoinQuery(what, tuple(terms), scaled, place)
+    if isinstance(least, bool) or not isinstance(least, int | np.integer):
+        raise bad("join", "enough", least, "a whole number of people")
+    return JoinQuery(what, tuple(terms), scaled, place, int(least))
 
 
 def measure(query: JoinQuery, who: str, table: pd.DataFrame, decimals: int) -> Tensor:
@@ -246,6 +263,8 @@ def groups_of(
 
 
 def figure(value: int, shown: int, query: JoinQuery, decimals: int) -> float | int | None:
+    if query.what == "enough":
+        return bool(shown)
     if not shown:
         return None
     return value if query.what == "count" else value / 10**decimals
@@ -265,6 +284,8 @@ def to_answer(query: JoinQuery, result: Mapping[str, Any], decimals: int) -> Any
     if query.by is None:
         return pd.DataFrame({query.what: figures[0]}, index=pd.Index(limits, name="above"), dtype=float)
     index = pd.Index(result["groups"], name=".".join(query.by))
+    if query.what == "enough":
+        return pd.DataFrame(figures, index=index, columns=["enough"])
     people = [max(row) or None for row in result["people"]]
     names = [query.what] if len(limits) < 2 else [f"above {t:g}" for t in limits]
     table = pd.DataFrame(figures, index=index, columns=names, dtype=float)

@@ -15,7 +15,7 @@ party gets the figures.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,12 +26,16 @@ from ...errors import BadJob, BadParameter, QueryRefused
 from ...files import append_line, write_atomic
 from ...mpc import joined
 from ...mpc.joined import JoinQuery, JoinTerms
-from ...parameters import from_fields, whole
+from ...mpc.shared_join import MATCHED
+from ...parameters import bad, from_fields, whole
 from ...parties.ledger import Ledger
 from ...parties.party import Party
 from ...protocols.splitnn_terms import Asked
-from .join import MATCHED, describe, groups_of, measure, read_query
-from .regress_deployed import check_matched, match_rows, roles
+from .join import MATCHED as MATCHED_PEOPLE
+from .join import describe, groups_of, measure, read_query
+from .join_shares import check_how
+from .join_shares_deployed import admit_match, asked_columns, read_plan, run_helper, run_holder
+from .regress_deployed import check_matched, match_rows, read_complete, roles
 from .regress_policy import admit_rows
 from .split_deployed import check_same_job, job_digest, run_everyone, run_with_party_kit
 
@@ -71,6 +75,8 @@ def read(path: str | Path) -> dict[str, Any]:
         raise BadJob(f"{path}, join: there is no question. Add [[join.queries]] with name, what and of.")
     try:
         _terms(job, joined.PEOPLE)
+        if settings["reveal"] == "shares":
+            read_plan(job, joined.PEOPLE)
     except BadParameter as error:
         raise BadJob(f"{path}: {error}") from None
     return job
@@ -79,24 +85,37 @@ def read(path: str | Path) -> dict[str, Any]:
 def _terms(job: Mapping[str, Any], rows: int) -> JoinTerms:
     settings, parties = job["join"], job["parties"]
     holders, (helper,) = roles(parties)
+    check_how(settings["how"], settings["reveal"], len(holders))
+    if settings["reveal"] == "shares":
+        return read_plan(job, rows).terms
     columns = {n: list(parties[n].get("columns", ())) for n in holders}
     queries: list[JoinQuery] = [
         read_query(q["what"], q.get("of", ()), q.get("above"), q.get("by"), columns, settings["decimals"])
         for q in settings["queries"]
+        if is_asked_of_matched(q)
     ]
     terms = JoinTerms(tuple(holders), helper, rows, settings["minimum"], tuple(queries))
     joined.check_terms(terms)
     return terms
 
 
-def check_policy(policy: JoinPolicy, me: str, terms: JoinTerms) -> None:
+def is_asked_of_matched(query: Mapping[str, Any]) -> bool:
+    """Whether a question can be asked where every party learns who is matched; raise if not."""
+    if query["what"] in ("total", "count"):
+        return True
+    raise bad(
+        "join", f"what of {query['name']!r}", query["what"], "'total' or 'count' without reveal = 'shares'"
+    )
+
+
+def check_policy(policy: JoinPolicy, me: str, terms: JoinTerms, more: Iterable[str] = ()) -> None:
     """Refuse what the owner does not allow, before anything is sent."""
     if terms.minimum < policy.min_count:
         raise QueryRefused(
             f"the job opens figures about {terms.minimum} people, and the policy of this party requires "
             f"{policy.min_count} (min_count). Nothing was sent."
         )
-    asked = {c for q in terms.queries for who, c, _ in q.of if who == me}
+    asked = {*more, *(c for q in terms.queries for who, c, _ in q.of if who == me)} - {MATCHED}
     asked |= {q.by[1] for q in terms.queries if q.by is not None and q.by[0] == me}
     refused = sorted(asked - set(policy.columns)) if policy.columns else []
     if refused:
@@ -134,18 +153,32 @@ async def run_party(
     settings, parties = job["join"], job["parties"]
     holders, (helper,) = roles(parties)
     digest, policy = job_digest(job), read_policy(kit)
+    is_shared = settings["reveal"] == "shares"
     if me.name != helper:
-        check_policy(policy, me.name, _terms(job, joined.PEOPLE))
+        more = asked_columns(job, me.name) if is_shared else ()
+        check_policy(policy, me.name, _terms(job, joined.PEOPLE), more)
     await check_same_job(me, parties, digest, wait)
+    if me.name == helper and is_shared:
+        await run_helper(me, job)
+        return {"people": None, "answers": [], "folder": "", "notes": []}
     if me.name == helper:
         rows = (await me.recv(holders[0], Asked)).rows
         await joined.helper(me, _terms(job, rows).to_dict())
         return {"people": rows, "answers": [], "folder": "", "notes": []}
     entry = parties[me.name]
-    frame, notes, _ = await match_rows(me, file, entry, holders, kit, entry.get("columns", ()))
-    me.ledger.stamp(MATCHED)
-    terms = _terms(job, len(frame))
     folder = Path(kit) / "join" if kit else None
+    if is_shared:
+        frame, notes = read_complete(me.name, file, entry, entry.get("columns", ()))
+        admit_match(me.name, kit, next(n for n in holders if n != me.name))
+        admit_rows(folder, policy, digest, frame[entry["id"]].tolist(), "values")
+        if folder is not None:
+            admit_thresholds(folder, _terms(job, joined.PEOPLE))
+        answers = await run_holder(me, job, frame, kit)
+        people = len(frame) if settings["how"] == "left" and me.name == holders[0] else None
+        return _write(me, out, {"people": people, "answers": answers, "notes": notes})
+    frame, notes, _ = await match_rows(me, file, entry, holders, kit, entry.get("columns", ()))
+    me.ledger.stamp(MATCHED_PEOPLE)
+    terms = _terms(job, len(frame))
     admit_rows(folder, policy, digest, frame[entry["id"]].tolist(), "values")
     if folder is not None:
         admit_thresholds(folder, terms)
@@ -161,9 +194,12 @@ async def run_party(
         {"name": named["name"], **describe(query, result, settings["decimals"])}
         for named, query, result in zip(settings["queries"], terms.queries, results)
     ]
+    return _write(me, out, {"people": len(frame), "answers": answers, "notes": notes})
+
+
+def _write(me: Party, out: str, content: dict[str, Any]) -> dict[str, Any]:
     place = Path(out)
     place.mkdir(parents=True, exist_ok=True)
-    content = {"people": len(frame), "answers": answers, "notes": notes}
     write_atomic(place / "part.json", json.dumps({"kind": "join", **content}, ensure_ascii=False, indent=1))
     write_atomic(place / "ledger.json", json.dumps(me.ledger.to_dict(), indent=1))
     return {**content, "folder": str(place)}
