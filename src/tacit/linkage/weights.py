@@ -1,0 +1,105 @@
+"""How strongly a comparison speaks for one person: Fellegi and Sunter's weights, and the threshold.
+
+Fellegi, Sunter: A Theory for Record Linkage, JASA 64 (1969).
+
+    m_k = P(level k | the two records are of one person)          declared, or the default of the field's kind
+    u_k = P(level k | they are not)                               declared, or estimated
+    w_k = log2(m_k / u_k);  a missing value has weight 0
+    P(one person | levels) ≥ t   ⇔   Σ w ≥ log2(t / (1 − t)) − log2(λ / (1 − λ)),     λ = overlap / max(n, n')
+
+u is estimated by each party on its own table, where two random rows are two people: P(equal) from the
+frequencies of the values, P(similar) from random pairs. Of the two estimates the larger one counts, so that a
+party can make no agreement weigh more than the other's table says. m cannot be estimated without opening how
+often true pairs agree, so both parties agree on it in the job.
+
+Weights are rounded to 1/1024 bit, and given as what each reached level adds: w_L + Σ_k (w_k − w_{k+1}) [≥ k].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .fields import Encoded, Field, Records
+
+SCALE = 1024  # units in a bit of weight
+PAIRS = 50_000  # random pairs for P(similar): its standard error is below 0.0023
+PART = 1 << 20  # units of a probability in a message
+ROUGH = 12.0  # bits: the largest weight of one level, 4096 : 1, so that no field decides alone
+
+
+@dataclass(frozen=True)
+class FieldWeights:
+    """What a pair's score gains if both values are present, and with each level that it reaches."""
+
+    base: int
+    steps: tuple[int, ...]
+
+
+def similar(a: np.ndarray, na: np.ndarray, b: np.ndarray, nb: np.ndarray, level: int) -> np.ndarray:
+    """Whether Dice's coefficient of rows of a and b is at least `level` / 64."""
+    both = np.einsum("ij,ij->i", a.astype(np.float32), b.astype(np.float32)).astype(np.int64)
+    return np.asarray(128 * both >= level * (na + nb))
+
+
+def estimate_u(records: Records, rng: np.random.Generator) -> list[list[int]]:
+    """For each field, P(at least each level | two random rows) in units of 2^-20."""
+    return [
+        [min(PART, max(1, math.ceil(p * PART))) for p in _reached(entry, column, rng)]
+        for entry, column in zip(records.fields, records.encoded)
+    ]
+
+
+def _reached(entry: Field, column: Encoded, rng: np.random.Generator) -> list[float]:
+    if entry.u is not None:
+        return np.cumsum(entry.u).tolist()  # type: ignore[no-any-return]
+    rows = np.flatnonzero(column.present)
+    n = len(rows)
+    counts = np.unique(np.array(column.values, object)[rows].astype(str), return_counts=True)[1]
+    # half a pair is added, so that a probability is never 0
+    equal = (float((counts * (counts - 1)).sum()) + 1.0) / (n * (n - 1) + 2.0)
+    if n < 2 or len(entry.how.levels) == 1:
+        return [equal] * len(entry.how.levels)
+    i = rng.integers(0, n, PAIRS)
+    j = (i + rng.integers(1, n, PAIRS)) % n
+    i, j = rows[i], rows[j]
+    reached = [equal]
+    for level in entry.how.levels[1:]:
+        hits = similar(column.filters[i], column.counts[i], column.filters[j], column.counts[j], level)
+        reached.append(max((float(hits.sum()) + 0.5) / (PAIRS + 1.0), 2 * equal))
+    return reached
+
+
+def agree_u(fields: Sequence[Field], mine: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The larger of both estimates, made increasing from level to level."""
+    agreed = []
+    for a, b in zip(mine, theirs):
+        larger = [max(x, y) for x, y in zip(a, b)]
+        agreed.append([max(larger[: k + 1]) for k in range(len(larger))])
+    return agreed
+
+
+def compute_weights(fields: Sequence[Field], u: Sequence[Sequence[int]]) -> tuple[FieldWeights, ...]:
+    """The weights of each field's levels, from the cumulative u in units of 2^-20."""
+    weights = []
+    for entry, reached in zip(fields, u):
+        m = entry.m or entry.how.m
+        edges = [0.0, *(min(p / PART, 1 - 1 / PART) for p in reached), 1.0]
+        least = 1 / PART
+        apart = [max(b - a, least) for a, b in zip(edges, edges[1:])]
+        bits = [
+            max(-ROUGH, min(ROUGH, math.log2(p / q))) for p, q in zip([*m, 1.0 - sum(m)], apart)
+        ]
+        units = [round(SCALE * w) for w in bits]
+        weights.append(FieldWeights(units[-1], tuple(a - b for a, b in zip(units, units[1:]))))
+    return tuple(weights)
+
+
+def compute_threshold(probability: float, overlap: float, rows: tuple[int, int]) -> int:
+    """The score from which two records are one person with this probability."""
+    prior = min(overlap / max(rows), 0.5)
+    odds = math.log2(probability / (1 - probability)) - math.log2(prior / (1 - prior))
+    return round(SCALE * odds)
