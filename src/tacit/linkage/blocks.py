@@ -104,7 +104,7 @@ class Shapes:
 
 
 def make_shapes(left: Sequence[int], right: Sequence[int]) -> Shapes:
-    """Group blocks by the padded sizes at both parties; those that one of them leaves out are not compared."""
+    """Group blocks by the padded sizes at both parties, without those that one of them leaves out."""
     a, b = np.asarray(left, np.int64), np.asarray(right, np.int64)
     found = sorted({(int(n), int(m)) for n, m in zip(a, b) if n and m})
     return Shapes(tuple(found), tuple(np.flatnonzero((a == n) & (b == m)) for n, m in found))

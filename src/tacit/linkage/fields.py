@@ -76,7 +76,7 @@ EXAMPLE = 'like {"surname": "name", "born": "date"}'
 
 @dataclass(frozen=True)
 class Field:
-    """A field that both tables have; `m` and `u` are the probabilities of its levels (None: see weights.py)."""
+    """A field that both tables have; `m` and `u`: probabilities of its levels (None: weights.py)."""
 
     name: str
     kind: str
@@ -148,7 +148,9 @@ def encode(values: Sequence[str], entry: Field) -> Encoded:
 
 def hash_token(key: str, token: str, kind: Kind) -> list[int]:
     """Return the bits of a token in the filter of a key."""
-    digest = hashlib.blake2b(token.encode(), key=hashlib.sha256(key.encode()).digest(), digest_size=32).digest()
+    digest = hashlib.blake2b(
+        token.encode(), key=hashlib.sha256(key.encode()).digest(), digest_size=32
+    ).digest()
     return [int.from_bytes(digest[4 * k : 4 * k + 4], "little") % kind.bits for k in range(kind.hashes)]
 
 

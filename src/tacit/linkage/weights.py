@@ -17,6 +17,7 @@ Weights are rounded to 1/1024 bit, and given as what each reached level adds: w_
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,14 +67,16 @@ def _reached(entry: Field, column: Encoded, rng: np.random.Generator) -> list[fl
     i = rng.integers(0, n, PAIRS)
     j = (i + rng.integers(1, n, PAIRS)) % n
     i, j = rows[i], rows[j]
-    reached = [equal]
-    for level in entry.how.levels[1:]:
-        hits = similar(column.filters[i], column.counts[i], column.filters[j], column.counts[j], level)
-        reached.append(max((float(hits.sum()) + 0.5) / (PAIRS + 1.0), 2 * equal))
-    return reached
+    hits = [
+        float(similar(column.filters[i], column.counts[i], column.filters[j], column.counts[j], level).sum())
+        for level in entry.how.levels
+    ]
+    return [equal, *(equal + (h - hits[0] + 0.5) / (PAIRS + 1.0) for h in hits[1:])]
 
 
-def agree_u(fields: Sequence[Field], mine: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> list[list[int]]:
+def agree_u(
+    fields: Sequence[Field], mine: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]
+) -> list[list[int]]:
     """The larger of both estimates, made increasing from level to level."""
     agreed = []
     for a, b in zip(mine, theirs):
@@ -89,12 +92,10 @@ def compute_weights(fields: Sequence[Field], u: Sequence[Sequence[int]]) -> tupl
         m = entry.m or entry.how.m
         edges = [0.0, *(min(p / PART, 1 - 1 / PART) for p in reached), 1.0]
         least = 1 / PART
-        apart = [max(b - a, least) for a, b in zip(edges, edges[1:])]
-        bits = [
-            max(-ROUGH, min(ROUGH, math.log2(p / q))) for p, q in zip([*m, 1.0 - sum(m)], apart)
-        ]
+        apart = [max(b - a, least) for a, b in itertools.pairwise(edges)]
+        bits = [max(-ROUGH, min(ROUGH, math.log2(p / q))) for p, q in zip([*m, 1.0 - sum(m)], apart)]
         units = [round(SCALE * w) for w in bits]
-        weights.append(FieldWeights(units[-1], tuple(a - b for a, b in zip(units, units[1:]))))
+        weights.append(FieldWeights(units[-1], tuple(a - b for a, b in itertools.pairwise(units))))
     return tuple(weights)
 
 

@@ -1,12 +1,15 @@
 """Record linkage on secret shares: which candidate pairs are one person. Nothing but match bits is opened.
 
-    left                                                    helper                              right
-      |--- LinkSettings(terms) ------------------------------>|<------- LinkSettings(terms) -------|   and to
-      |<------------------ LinkSettings(terms) ---------------------------------------------------->|   each other
-      |<-- TapeKey --------------------------------------------|--- TapeKey, Corrections ---------->|   `dealer.py`
-      |<------------------ MaskedFilters(x − a), MaskedFilters(y − b) ------------------------------>|   modulo 256
-      |<------------------ MaskedFactors, MaskedValues, MaskedBits, MaskedSigns, PermutedOrder ----->|   uniform
-      |<------------------ MatchShare(my share of the match bits) --------------------------------->|
+    party (left or right)                               helper
+      |--- LinkSettings(terms) -------------------------->|   and to the other party; all must be equal
+      |<-- TapeKey, Corrections --------------------------|   `dealer.py`
+
+    left                                                right
+      |--- MaskedFilters(x − a) ------------------------->|   modulo 256
+      |<-- MaskedFilters(y − b) --------------------------|
+      |<-- MaskedFactors, MaskedValues, MaskedBits ------>|   uniform words and bits
+      |<-- MaskedSigns, PermutedOrder ------------------->|
+      |<-- MatchShare(my share of the match bits) ------->|
 
 Each party has Bloom filters of its records' fields (`linkage/fields.py`) and slots of padded blocks: a slot
 holds one of its rows, or none. A candidate pair is a left and a right slot of one block.
@@ -108,7 +111,13 @@ class LinkTerms:
         (a, b), (n, m) = table["names"], table["rows"]
         shapes = tuple((int(x), int(y), int(g)) for x, y, g in table["shapes"])
         return cls(
-            (a, b), table["helper"], (int(n), int(m)), int(table["keys"]), fields, int(table["threshold"]), shapes
+            (a, b),
+            table["helper"],
+            (int(n), int(m)),
+            int(table["keys"]),
+            fields,
+            int(table["threshold"]),
+            shapes,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -130,8 +139,8 @@ def check_terms(terms: LinkTerms) -> None:
     """Refuse settings under which a comparison could overflow."""
     if terms.pairs > PAIRS:
         raise BadData(
-            f"link: there are {terms.pairs} candidate pairs with padding; at most {PAIRS} can be compared. Use "
-            "blocks with more fields, or a smaller max_block."
+            f"link: there are {terms.pairs} candidate pairs with padding; at most {PAIRS} can be compared. "
+            "Use blocks with more fields, or a smaller max_block."
         )
     most = sum(abs(f.base) + sum(map(abs, f.steps)) for f in terms.fields)
     if 2 * most >= EMPTY or abs(terms.threshold) >= EMPTY:
@@ -220,7 +229,7 @@ def pieces(terms: LinkTerms) -> Iterator[list[Part]]:
 
 
 async def match(ctx: RingContext, terms: LinkTerms, side: Side | None) -> Tensor:
-    """[match] of every pair, in the order of shapes, blocks, left and right slots; `side` is None in a dry run."""
+    """[match] of every pair, by shape, block, left and right slot; `side` is None in a dry run."""
     scores = torch.cat([await _compare(ctx, terms, piece, side) for piece in pieces(terms)])
     scores = (scores << PLACE) + ctx.public(torch.arange(len(scores), device=scores.device), scores)  # 4
     tables = [
@@ -258,7 +267,9 @@ async def _compare(ctx: RingContext, terms: LinkTerms, piece: list[Part], side: 
     widths = tuple(f.bits for f in terms.fields)
     rows = [None if side is None else side.slots[p.shape][p.start : p.stop] for p in piece]
     products = await _inner_products(ctx, terms, widths, piece, rows, side)  # 1
-    wraps, _ = await _signs(ctx, products - ctx.public(torch.tensor(BYTE, device=products.device), products[:1]))
+    wraps, _ = await _signs(
+        ctx, products - ctx.public(torch.tensor(BYTE, device=products.device), products[:1])
+    )
     z = products - (wraps << 8)  # 2
     sizes = _spread(ctx, terms, piece, [None if s is None or side is None else side.counts[s] for s in rows])
     reached, places = [], []
@@ -304,10 +315,8 @@ async def _inner_products(
     return torch.cat(shares, 1)
 
 
-def _spread(
-    ctx: RingContext, terms: LinkTerms, piece: list[Part], own: Sequence[Tensor | None]
-) -> Tensor:
-    """My share of left value + right value, for each pair: [columns, pairs]; `own` is [blocks, slots, columns]."""
+def _spread(ctx: RingContext, terms: LinkTerms, piece: list[Part], own: Sequence[Tensor | None]) -> Tensor:
+    """My share of left value + right value of each pair: [columns, pairs], from [blocks, slots, columns]."""
     found = []
     for part, values in zip(piece, own):
         n, m, _ = terms.shapes[part.shape]
@@ -411,14 +420,18 @@ async def holder(me: Party, terms: Mapping[str, Any], side: Side) -> np.ndarray:
     me.ledger.stamp(ASSUMES)
     rank = settings.names.index(me.name)
     await me.send([settings.names[1 - rank], settings.helper], LinkSettings(settings.text()))
-    check_same(settings, me.name, settings.names[1 - rank], await me.recv(settings.names[1 - rank], LinkSettings))
+    check_same(
+        settings, me.name, settings.names[1 - rank], await me.recv(settings.names[1 - rank], LinkSettings)
+    )
     if not settings.pairs:
         return np.zeros(0, np.int64)
     stock = await Stock.connect(me, rank, 2, settings.helper)
     ctx = RingContext(me, rank, settings.names, stock, FixedPoint())
     (bits,) = await ctx.open(MatchShare, await match(ctx, settings, side))
     if not bool(((bits == 0) | (bits == 1)).all()):
-        raise ProtocolError("link: the opened match bits are not 0 or 1: a party did not follow the protocol.")
+        raise ProtocolError(
+            "link: the opened match bits are not 0 or 1: a party did not follow the protocol."
+        )
     return np.flatnonzero(bits.numpy())
 
 
@@ -486,5 +499,7 @@ def ideal(terms: LinkTerms, left: Side, right: Side) -> np.ndarray:
     best_j: dict[int, int] = {}
     for k in np.lexsort((np.arange(len(score)), score)).tolist():  # the last one of a record is its best
         best_i[int(i[k])], best_j[int(j[k])] = k, k
-    found = [k for a, k in best_i.items() if a >= 0 and score[k] >= terms.threshold and best_j[int(j[k])] == k]
+    found = [
+        k for a, k in best_i.items() if a >= 0 and score[k] >= terms.threshold and best_j[int(j[k])] == k
+    ]
     return np.array(sorted(found), np.int64)

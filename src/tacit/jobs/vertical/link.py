@@ -130,7 +130,8 @@ def make_plan(
 
 
 def check_names(names: Any) -> None:
-    valid = isinstance(names, tuple | list) and len(names) == 2 and all(isinstance(n, str) and n for n in names)
+    valid = (
+        isinstance(names, tuple | list) and len(names) == 2 and all(isinstance(n, str) and n for n in names)
+    )
     if not valid or len({*names, HELPER}) < 3:
         raise bad("link", "names", names, f"two different words, neither {HELPER!r}")
-

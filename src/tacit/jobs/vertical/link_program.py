@@ -1,10 +1,10 @@
 """The programs of record linkage: two parties with tables, and a helper.
 
-    left                                                     right
-      |--- FieldRates(rows, u) ------------------------------->|   and back; weights and threshold follow
-      |<-- private set intersection of blocking values ------->|   `protocols/psi.py`, both learn the shared ones
-      |--- BlockSizes(padded sizes) -------------------------->|   and back; blocks above max_block are left out
-      |<-- `mpc/linked.py`, with the helper ------------------>|   both learn the match bits
+    left                                              right
+      |--- FieldRates(rows, u) ------------------------>|   and back; weights and threshold follow
+      |<-- private set intersection of block values --->|   `protocols/psi.py`, both learn the shared ones
+      |--- BlockSizes(padded sizes) ------------------->|   and back; blocks above max_block are left out
+      |<-- `mpc/linked.py`, with the helper ----------->|   both learn the match bits
 
 What each party learns, of a semi-honest other one:
 
@@ -22,7 +22,6 @@ Ideal function: `mpc.linked.ideal` on the same blocks (`tests/jobs/test_linking.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +49,7 @@ MOST_ROWS = 1 << 24
 
 class FieldRates(
     Message,
-    reveals="how many rows the other has, and for each field how often two of its rows are equal, and similar",
+    reveals="how many rows the other has, and for each field how often two of them are equal, and similar",
 ):
     rows: int
     rates: list[list[int]]  # in units of 2^-20
@@ -69,7 +68,9 @@ class LinkPlan:
 
     fields: tuple[Field, ...]
     keys: Keys
-    threshold: float = real(0.9, above=0, below=1, doc="the probability from which two records are one person")
+    threshold: float = real(
+        0.9, above=0, below=1, doc="the probability from which two records are one person"
+    )
     overlap: float = real(
         0.5, above=0, most=1, doc="the expected share of the smaller table that the other has, too"
     )
@@ -111,16 +112,16 @@ class LinkPolicy:
     min_threshold: float = real(0.5, least=0, below=1, doc="least `threshold` of a job")
     max_rows: int = whole(1_000_000, least=1, most=MOST_ROWS, doc="rows that the other party may have")
     max_block: int = whole(256, least=1, most=256, doc="largest `max_block` of a job")
-    queries_per_day: int = whole(10, least=0, doc="linkages with one party within 24 hours, completed or not")
+    queries_per_day: int = whole(10, least=0, doc="linkages with one party within 24 hours, complete or not")
     fields: tuple[str, ...] = ()  # that may be compared; none: all
 
 
 def check_policy(policy: LinkPolicy, plan: LinkPlan, columns: Mapping[str, str]) -> None:
-    """Refuse what the owner does not allow, before anything is sent; `columns`: its own name of each field."""
+    """Refuse what the owner does not allow, before anything is sent; `columns`: its own names of fields."""
     if plan.threshold < policy.min_threshold:
         raise QueryRefused(
-            f"the job links records from a probability of {plan.threshold:g} on, and the policy of this party "
-            f"requires {policy.min_threshold:g} (min_threshold). Nothing was sent."
+            f"the job links records from a probability of {plan.threshold:g} on, and the policy of this "
+            f"party requires {policy.min_threshold:g} (min_threshold). Nothing was sent."
         )
     if plan.max_block > policy.max_block:
         raise QueryRefused(
@@ -142,11 +143,11 @@ async def link_rows(
     plan: Mapping[str, Any],
     names: Sequence[str],
     helper: str,
-    policy: LinkPolicy | None = None,
+    policy: Mapping[str, Any] | None = None,
     psi_policy: PsiPolicy | None = None,
 ) -> dict[str, Any]:
     """A party's program; `texts`: its columns. Returns its matched rows, in an order common to both."""
-    settings, rules = LinkPlan.read(plan), policy or LinkPolicy()
+    settings, rules = LinkPlan.read(plan), LinkPolicy(**(policy or {}))
     side = list(names).index(me.name)
     other = names[1 - side]
     records = read_records(texts, settings.fields, f"the table of {me.name!r}")
@@ -171,8 +172,8 @@ async def link_rows(
     notes = list(records.notes)
     if left_out:
         notes.append(
-            f"{left_out} of {len(members)} shared blocks have more than {settings.max_block} rows at one party "
-            "and were not compared (max_block)."
+            f"{left_out} of {len(members)} shared blocks have more than {settings.max_block} rows at one "
+            "party and were not compared (max_block)."
         )
     return {
         "rows": matched,
@@ -201,7 +202,7 @@ async def _exchange_rates(
     fits = [len(r) for r in message.rates] == [len(r) for r in own]
     if not fits or not all(1 <= p <= PART for r in message.rates for p in r) or message.rows < 1:
         raise ProtocolError(
-            f"{other!r} sent rates of fields that do not fit the job: {str(message.rates):.200} for "
+            f"{other!r} sent rates of fields that do not fit the job: {message.rates!s:.200} for "
             f"{len(own)} fields. All parties must run the same version on the same job."
         )
     if message.rows > rules.max_rows:
@@ -234,9 +235,7 @@ def _make_terms(
     threshold: int,
     shapes: blocking.Shapes,
 ) -> LinkTerms:
-    fields = tuple(
-        LinkField(f.how.bits, f.how.levels, w.base, w.steps) for f, w in zip(plan.fields, weights)
-    )
+    fields = tuple(LinkField(f.how.bits, f.how.levels, w.base, w.steps) for f, w in zip(plan.fields, weights))
     sizes = tuple((n, m, len(b)) for (n, m), b in zip(shapes.sizes, shapes.blocks))
     return LinkTerms(names, helper, rows, len(plan.keys), fields, threshold, sizes)
 
@@ -245,8 +244,8 @@ def _check_one_to_one(other: str, matched: np.ndarray) -> None:
     """The protocol matches no empty slot and no record twice; the other party can break that."""
     if (matched < 0).any() or len(np.unique(matched)) < len(matched):
         raise ProtocolError(
-            f"the opened matches have an empty slot, or a record twice: {other!r} or the helper did not follow "
-            "the protocol. The result was discarded."
+            f"the opened matches have an empty slot, or a record twice: {other!r} or the helper did not "
+            "follow the protocol. The result was discarded."
         )
 
 
@@ -283,6 +282,5 @@ def record_conclusion(
         "Conclusion",
         f"that {other!r} has {rows} rows; which of its own {values} blocking values {other!r} has, too "
         f"({shared}), and to how many rows each is padded there; and which of its own records match one of "
-        f"{other!r} ({matched}, one to one), of {pairs} compared pairs with padding. Other similarities stayed "
-        "shared",
+        f"{other!r} ({matched}, one to one), of {pairs} compared pairs with padding. Similarities stayed shared",
     )
