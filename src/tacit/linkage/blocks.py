@@ -83,7 +83,7 @@ def pad_size(rows: int, most: int) -> int:
 
 def check_sizes(sizes: Sequence[int], count: int, most: int, who: str) -> None:
     """Refuse sizes that a party that follows the protocol does not send."""
-    allowed = {0, *(1 << k for k in range(most.bit_length()) if 1 << k <= pad_size(most, most))}
+    allowed = {0, *(1 << k for k in range(9) if 1 << k <= pad_size(most, most))}
     if len(sizes) != count or any(s not in allowed for s in sizes):
         raise ProtocolError(
             f"{who!r} sent sizes of {len(sizes)} blocks; expected {count} powers of two of at most "

@@ -45,8 +45,12 @@ def bigrams(text: str) -> list[str]:
 
 
 def date_tokens(date: str) -> list[str]:
-    low, high = sorted((date[4:6], date[6:]))
-    return [f"{k}{c}" for k, c in enumerate(date)] + [f"{low}|{high}|{k}" for k in range(PAIR)]
+    """Bits, not words: 10 for each digit, so that no two dates are equal by chance, and 48 for all pairs."""
+    pair = "|".join(sorted((date[4:6], date[6:])))
+    digest = hashlib.sha256(pair.encode()).digest()
+    return [str(10 * k + int(c)) for k, c in enumerate(date)] + [
+        str(80 + digest[k] % 48) for k in range(PAIR)
+    ]
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Kind:
     normalize: Callable[[str], str]
     tokens: Callable[[str], list[str]]
     bits: int
-    hashes: int
+    hashes: int  # bits of a token; 0: the token is the number of its bit
     levels: tuple[int, ...]  # in units of 1/64
     m: tuple[float, ...]
 
@@ -67,7 +71,7 @@ class Kind:
 KINDS: dict[str, Kind] = {
     "name": Kind(normalize_text, bigrams, 128, 2, (UNIT, 48), (0.85, 0.09)),
     "text": Kind(normalize_text, bigrams, 256, 2, (UNIT, 48), (0.75, 0.15)),
-    "date": Kind(normalize_date, date_tokens, 128, 1, (UNIT, 35), (0.90, 0.07)),
+    "date": Kind(normalize_date, date_tokens, 128, 0, (UNIT, 35), (0.90, 0.07)),
     "code": Kind(normalize_text, bigrams, 128, 2, (UNIT, 38), (0.85, 0.10)),
     "category": Kind(normalize_text, lambda text: [text], 32, 8, (UNIT,), (0.92,)),
 }
@@ -148,6 +152,8 @@ def encode(values: Sequence[str], entry: Field) -> Encoded:
 
 def hash_token(key: str, token: str, kind: Kind) -> list[int]:
     """Return the bits of a token in the filter of a key."""
+    if not kind.hashes:
+        return [int(token)]
     digest = hashlib.blake2b(
         token.encode(), key=hashlib.sha256(key.encode()).digest(), digest_size=32
     ).digest()

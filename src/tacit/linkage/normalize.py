@@ -19,7 +19,8 @@ _NOT_WORD = re.compile(r"[\W_]+")
 _DATE = re.compile(
     r"(?P<y>\d{4})(?P<m>\d{2})(?P<d>\d{2})"
     r"|(?P<y2>\d{4})[-/.](?P<m2>\d{1,2})[-/.](?P<d2>\d{1,2})([T ].*)?"
-    r"|(?P<d3>\d{1,2})[-/.](?P<m3>\d{1,2})[-/.](?P<y3>\d{4})"
+    r"|(?P<d3>\d{1,2})[-/.](?P<m3>\d{1,2})[-/.](?P<y3>\d{4})",
+    re.ASCII,
 )
 _SOUNDS = {c: k for k, group in enumerate(("bfpv", "cgjkqsxz", "dt", "l", "mn", "r"), 1) for c in group}
 SOUND = 4  # characters of a sound

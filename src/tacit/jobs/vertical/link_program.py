@@ -281,6 +281,6 @@ def record_conclusion(
         other,
         "Conclusion",
         f"that {other!r} has {rows} rows; which of its own {values} blocking values {other!r} has, too "
-        f"({shared}), and to how many rows each is padded there; and which of its own records match one of "
+        f"({shared}), and to how many rows each is padded there; which of its own records match one of "
         f"{other!r} ({matched}, one to one), of {pairs} compared pairs with padding. Similarities stayed shared",
     )
