@@ -45,7 +45,7 @@ def link_in_the_clear(left, right, fields, threshold, max_block=32, names=("left
         read_records(to_texts(t, plan.fields, n), plan.fields, n) for n, t in zip(names, (left, right))
     ]
     rates = [weighing.estimate_u(r, np.random.default_rng(k)) for k, r in enumerate(records)]
-    weights = weighing.compute_weights(plan.fields, weighing.agree_u(plan.fields, *rates))
+    weights = weighing.compute_weights(plan.fields, *rates)
     rows = (records[0].rows, records[1].rows)
     made = [blocking.make_blocks(r, plan.keys) for r in records]
     at = [{bytes(d): k for k, d in enumerate(identify(b.values).digests)} for b in made]

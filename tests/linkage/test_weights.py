@@ -11,7 +11,7 @@ from tacit.linkage.fields import Field, read_fields, read_records
 from tacit.linkage.weights import (
     PART,
     SCALE,
-    agree_u,
+    FieldWeights,
     compute_threshold,
     compute_weights,
     estimate_u,
@@ -21,7 +21,8 @@ from tacit.linkage.weights import (
 def test_weights_are_log_ratios_and_steps_add_up_to_them() -> None:
     """m = (.8, .1), u = (.05, .05): equal log2 16 = 4, similar log2 2 = 1, different log2 (.1/.9)."""
     entry = Field("x", "name", (0.8, 0.1), None)
-    (found,) = compute_weights([entry], [[round(0.05 * PART), round(0.1 * PART)]])
+    u = [[round(0.05 * PART), round(0.1 * PART)]]
+    (found,) = compute_weights([entry], u, u)
     different = found.base / SCALE
     similar, equal = different + found.steps[1] / SCALE, (found.base + sum(found.steps)) / SCALE
     assert equal == pytest.approx(4.0, abs=2e-3)
@@ -63,18 +64,29 @@ def test_declared_u_is_used() -> None:
 
 
 def test_a_partner_can_make_no_agreement_weigh_more_than_the_own_table_says() -> None:
-    """The larger u counts: equality of the own estimate .01 weighs no more, whatever the other sends."""
+    """The smaller weight counts, whatever the other sends; both compute the same."""
     fields = [Field("x", "name")]
     own = [[round(0.01 * PART), round(0.02 * PART)]]
-    alone = compute_weights(fields, own)[0]
-    most = alone.base + sum(alone.steps)
+    alone = levels_of(compute_weights(fields, own, own)[0])
     for claimed in ([1, 1], [1, PART], [PART // 2, PART // 2], [PART, 1]):
-        agreed = agree_u(fields, own, [claimed])
-        assert agreed == agree_u(fields, [claimed], own)
-        found = compute_weights(fields, agreed)[0]
-        assert found.base + sum(found.steps) <= most
+        found = compute_weights(fields, own, [claimed])
+        assert found == compute_weights(fields, [claimed], own)
+        assert all(w <= most for w, most in zip(levels_of(found[0]), alone))
+
+
+def levels_of(found: FieldWeights) -> list[int]:
+    """The weights: equal, similar, different."""
+    return [found.base + sum(found.steps[k:]) for k in range(len(found.steps) + 1)]
+
+
+def test_similar_values_never_weigh_more_than_equal_ones() -> None:
+    """Nobody has a similar name by chance, but everybody has the same one."""
+    equal, similar, _ = levels_of(
+        compute_weights([Field("x", "name")], *[[[PART // 2, PART // 2 + 1]]] * 2)[0]
+    )
+    assert similar == equal < SCALE
 
 
 def test_no_field_weighs_more_than_4096_to_1() -> None:
-    (found,) = compute_weights([Field("x", "category")], [[1]])
+    (found,) = compute_weights([Field("x", "category")], [[1]], [[1]])
     assert (found.base + sum(found.steps)) / SCALE == 12.0

@@ -5,12 +5,12 @@ Fellegi, Sunter: A Theory for Record Linkage, JASA 64 (1969).
     m_k = P(level k | the two records are of one person)          declared, or the default of the field's kind
     u_k = P(level k | they are not)                               declared, or estimated
     w_k = log2(m_k / u_k);  a missing value has weight 0
-    P(one person | levels) ≥ t   ⇔   Σ w ≥ log2(t / (1 − t)) − log2(λ / (1 − λ)),     λ = overlap / max(n, n')
+    P(one person | levels) ≥ t   ⇔   Σ w ≥ log2(t / (1 − t)) − log2(λ / (1 − λ)),   λ = overlap / max(n, n')
 
 u is estimated by each party on its own table, where two random rows are two people: P(equal) from the
-frequencies of the values, P(similar) from random pairs. Of the two estimates the larger one counts, so that a
-party can make no agreement weigh more than the other's table says. m cannot be estimated without opening how
-often true pairs agree, so both parties agree on it in the job.
+frequencies of the values, P(similar) from random pairs. Of the weights that the two estimates give the
+smaller one counts, so that a party can make no level weigh more than the other's table says. m cannot be
+estimated without opening how often true pairs agree, so both parties agree on it in the job.
 
 Weights are rounded to 1/1024 bit, and given as what each reached level adds: w_L + Σ_k (w_k − w_{k+1}) [≥ k].
 """
@@ -71,32 +71,29 @@ def _reached(entry: Field, column: Encoded, rng: np.random.Generator) -> list[fl
         float(similar(column.filters[i], column.counts[i], column.filters[j], column.counts[j], level).sum())
         for level in entry.how.levels
     ]
-    return [equal, *(equal + (h - hits[0] + 0.5) / (PAIRS + 1.0) for h in hits[1:])]
+    distinct = min(PAIRS, n * (n - 1) / 2)  # of a small table, the same pairs come again
+    return [equal, *(equal + ((h - hits[0]) / PAIRS * distinct + 0.5) / (distinct + 1.0) for h in hits[1:])]
 
 
-def agree_u(
+def compute_weights(
     fields: Sequence[Field], mine: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]
-) -> list[list[int]]:
-    """The larger of both estimates, made increasing from level to level."""
-    agreed = []
-    for a, b in zip(mine, theirs):
-        larger = [max(x, y) for x, y in zip(a, b)]
-        agreed.append([max(larger[: k + 1]) for k in range(len(larger))])
-    return agreed
-
-
-def compute_weights(fields: Sequence[Field], u: Sequence[Sequence[int]]) -> tuple[FieldWeights, ...]:
-    """The weights of each field's levels, from the cumulative u in units of 2^-20."""
+) -> tuple[FieldWeights, ...]:
+    """The weights of each field's levels: the smaller ones of those that both estimates of u give."""
     weights = []
-    for entry, reached in zip(fields, u):
-        m = entry.m or entry.how.m
-        edges = [0.0, *(min(p / PART, 1 - 1 / PART) for p in reached), 1.0]
-        least = 1 / PART
-        apart = [max(b - a, least) for a, b in itertools.pairwise(edges)]
-        bits = [max(-ROUGH, min(ROUGH, math.log2(p / q))) for p, q in zip([*m, 1.0 - sum(m)], apart)]
-        units = [round(SCALE * w) for w in bits]
+    for entry, one, other in zip(fields, mine, theirs):
+        smaller = map(min, _to_bits(entry, one), _to_bits(entry, other))
+        # values that are only similar never weigh more than equal ones
+        units = [round(SCALE * w) for w in itertools.accumulate(smaller, min)]
         weights.append(FieldWeights(units[-1], tuple(a - b for a, b in itertools.pairwise(units))))
     return tuple(weights)
+
+
+def _to_bits(entry: Field, reached: Sequence[int]) -> list[float]:
+    """log2(m / u) of each level and of none, from the cumulative u."""
+    m, least = entry.m or entry.how.m, 1 / PART
+    edges = [0.0, *(min(p / PART, 1 - least) for p in itertools.accumulate(reached, max)), 1.0]
+    apart = [max(b - a, least) for a, b in itertools.pairwise(edges)]
+    return [max(-ROUGH, min(ROUGH, math.log2(p / q))) for p, q in zip([*m, 1.0 - sum(m)], apart)]
 
 
 def compute_threshold(probability: float, overlap: float, rows: tuple[int, int]) -> int:

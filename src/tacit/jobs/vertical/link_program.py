@@ -151,9 +151,9 @@ async def link_rows(
     side = list(names).index(me.name)
     other = names[1 - side]
     records = read_records(texts, settings.fields, f"the table of {me.name!r}")
-    rows, rates = await _exchange_rates(me, other, records, rules)
+    rows, rates, theirs = await _exchange_rates(me, other, records, rules)
     sizes = (records.rows, rows) if side == 0 else (rows, records.rows)
-    weights = weighing.compute_weights(settings.fields, rates)
+    weights = weighing.compute_weights(settings.fields, rates, theirs)
     threshold = weighing.compute_threshold(settings.threshold, settings.overlap, sizes)
     own = blocking.make_blocks(records, settings.keys)
     ids = identify(own.values, f"the blocking values of {me.name!r}")
@@ -180,7 +180,7 @@ async def link_rows(
         "sizes": list(sizes),
         "blocks": len(members) - left_out,
         "candidates": terms.pairs,
-        "weights": show_weights(settings.fields, rates, weights),
+        "weights": show_weights(settings.fields, weights),
         "notes": notes,
     }
 
@@ -193,8 +193,8 @@ async def serve(me: Party, names: Sequence[str]) -> dict[str, Any]:
 
 async def _exchange_rates(
     me: Party, other: str, records: Records, rules: LinkPolicy
-) -> tuple[int, list[list[int]]]:
-    """The other's number of rows, and the larger of both estimates of u."""
+) -> tuple[int, list[list[int]], list[list[int]]]:
+    """The other's number of rows, and both estimates of u."""
     rng = np.random.default_rng(int.from_bytes(me.secret.bytes(16), "little"))
     own = weighing.estimate_u(records, rng)
     await me.send(other, FieldRates(records.rows, own))
@@ -210,7 +210,7 @@ async def _exchange_rates(
             f"{other!r} has {message.rows} rows, and the policy of this party allows {rules.max_rows} "
             "(max_rows). Nothing about records was sent."
         )
-    return message.rows, weighing.agree_u(records.fields, own, message.rates)
+    return message.rows, own, message.rates
 
 
 async def _exchange_sizes(
@@ -249,25 +249,17 @@ def _check_one_to_one(other: str, matched: np.ndarray) -> None:
         )
 
 
-def show_weights(
-    fields: Sequence[Field], rates: Sequence[Sequence[int]], weights: Sequence[FieldWeights]
-) -> list[dict[str, Any]]:
-    """What each outcome of each field adds to a pair's score, in bits."""
+def show_weights(fields: Sequence[Field], weights: Sequence[FieldWeights]) -> list[dict[str, Any]]:
+    """What each level of each field adds to a pair's score, in bits; u is what gives this weight."""
     lines = []
-    for entry, reached, w in zip(fields, rates, weights):
-        words = ("equal", "similar")[: len(w.steps)]
+    for entry, w in zip(fields, weights):
         m = entry.m or entry.how.m
-        edges = [0, *reached, PART]
-        for k, word in enumerate((*words, "different")):
-            chance = m[k] if k < len(m) else 1 - sum(m)
+        words = ("equal", "similar")[: len(w.steps)]
+        for k, (word, chance) in enumerate(zip((*words, "different"), (*m, 1 - sum(m)))):
+            bits = (w.base + sum(w.steps[k:])) / SCALE
+            u = round(min(chance / 2**bits, 1.0), 6)
             lines.append(
-                {
-                    "field": entry.name,
-                    "level": word,
-                    "m": round(chance, 6),
-                    "u": round((edges[k + 1] - edges[k]) / PART, 6),
-                    "weight": round((w.base + sum(w.steps[k:])) / SCALE, 3),
-                }
+                {"field": entry.name, "level": word, "m": round(chance, 6), "u": u, "weight": round(bits, 3)}
             )
     return lines
 
@@ -282,5 +274,5 @@ def record_conclusion(
         "Conclusion",
         f"that {other!r} has {rows} rows; which of its own {values} blocking values {other!r} has, too "
         f"({shared}), and to how many rows each is padded there; which of its own records match one of "
-        f"{other!r} ({matched}, one to one), of {pairs} compared pairs with padding. Similarities stayed shared",
+        f"{other!r} ({matched}, one to one), of {pairs} compared pairs. Similarities stayed shared",
     )
