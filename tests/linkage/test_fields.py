@@ -8,7 +8,7 @@ import pytest
 
 from tacit.errors import BadData, BadParameter
 from tacit.linkage.fields import KINDS, MISSING, MOST, Field, encode, read_fields, read_records, to_texts
-from tacit.linkage.weights import similar
+from tacit.linkage.weights import count_common, is_similar
 
 
 def level(kind: str, one: str, other: str) -> int:
@@ -16,9 +16,8 @@ def level(kind: str, one: str, other: str) -> int:
     entry = Field("x", kind)
     normal = entry.how.normalize
     a = encode([normal(one), normal(other)], entry)
-    x, y = (a.filters[[k]] for k in (0, 1))
-    nx, ny = (a.counts[[k]] for k in (0, 1))
-    return sum(bool(similar(x, nx, y, ny, at)[0]) for at in entry.how.levels)
+    common = count_common(a.filters[:1], a.filters[1:])
+    return sum(bool(is_similar(common, a.counts[:1] + a.counts[1:], at)[0]) for at in entry.how.levels)
 
 
 @pytest.mark.parametrize(

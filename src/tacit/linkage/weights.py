@@ -24,10 +24,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .fields import Encoded, Field, Records
+from .fields import UNIT, Encoded, Field, Records
 
 SCALE = 1024  # units in a bit of weight
-PAIRS = 50_000  # random pairs for P(similar): its standard error is below 0.0023
+PAIRS = 50_000  # random pairs for P(similar), or all: its standard error is below 0.0023
 PART = 1 << 20  # units of a probability in a message
 ROUGH = 12.0  # bits: the largest weight of one level, 4096 : 1, so that no field decides alone
 
@@ -40,10 +40,14 @@ class FieldWeights:
     steps: tuple[int, ...]
 
 
-def similar(a: np.ndarray, na: np.ndarray, b: np.ndarray, nb: np.ndarray, level: int) -> np.ndarray:
-    """Whether Dice's coefficient of rows of a and b is at least `level` / 64."""
-    both = np.einsum("ij,ij->i", a.astype(np.float32), b.astype(np.float32)).astype(np.int64)
-    return np.asarray(128 * both >= level * (na + nb))
+def count_common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """How many bits the rows of a and b have in common."""
+    return np.asarray(np.einsum("ij,ij->i", a, b, dtype=np.int32), np.int64)
+
+
+def is_similar(common: np.ndarray, bits: np.ndarray, level: int) -> np.ndarray:
+    """Whether Dice's coefficient is at least `level` / 64; `bits`: those of both filters together."""
+    return np.asarray(2 * UNIT * common >= level * bits)
 
 
 def estimate_u(records: Records, rng: np.random.Generator) -> list[list[int]]:
@@ -64,15 +68,16 @@ def _reached(entry: Field, column: Encoded, rng: np.random.Generator) -> list[fl
     equal = (float((counts * (counts - 1)).sum()) + 1.0) / (n * (n - 1) + 2.0)
     if n < 2 or len(entry.how.levels) == 1:
         return [equal] * len(entry.how.levels)
-    i = rng.integers(0, n, PAIRS)
-    j = (i + rng.integers(1, n, PAIRS)) % n
+    i, j = np.triu_indices(n, 1) if n * (n - 1) // 2 <= PAIRS else _draw_pairs(n, rng)
     i, j = rows[i], rows[j]
-    hits = [
-        float(similar(column.filters[i], column.counts[i], column.filters[j], column.counts[j], level).sum())
-        for level in entry.how.levels
-    ]
-    distinct = min(PAIRS, n * (n - 1) / 2)  # of a small table, the same pairs come again
-    return [equal, *(equal + ((h - hits[0]) / PAIRS * distinct + 0.5) / (distinct + 1.0) for h in hits[1:])]
+    common, bits = count_common(column.filters[i], column.filters[j]), column.counts[i] + column.counts[j]
+    hits = [float(is_similar(common, bits, level).sum()) for level in entry.how.levels]
+    return [equal, *(equal + (h - hits[0] + 0.5) / (len(i) + 1.0) for h in hits[1:])]
+
+
+def _draw_pairs(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    i = rng.integers(0, n, PAIRS)
+    return i, (i + rng.integers(1, n, PAIRS)) % n
 
 
 def compute_weights(

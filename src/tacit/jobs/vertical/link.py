@@ -16,6 +16,7 @@ from ...parameters import bad
 from ...parties.ledger import Ledger
 from ...results import JobResult
 from ...runtimes.choose import choose_runtime
+from ..threads import one_thread_if
 from .link_program import LinkPlan, check_plan, link_rows, serve
 
 if TYPE_CHECKING:
@@ -100,7 +101,8 @@ def link(
             link_rows, texts=tables[who], plan=settings, names=list(names), helper=HELPER
         )
     try:
-        results = choose_runtime("link", runtime, all_stay=True).run_sync(programs, ledger=ledger)
+        with one_thread_if(True):  # many small products: threads cost three times the CPU time
+            results = choose_runtime("link", runtime, all_stay=True).run_sync(programs, ledger=ledger)
     except PartyFailed as failed:
         if isinstance(failed.error, QueryRefused):
             raise failed.error from None
