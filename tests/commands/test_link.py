@@ -121,6 +121,18 @@ def test_the_owner_refuses_before_anything_is_sent(truth: dict[int, int], policy
     assert text in str(error.value)
 
 
+def test_the_owner_decides_about_the_fields_and_no_other_column(truth: dict[int, int]) -> None:
+    from tacit.jobs.vertical import link_deployed
+    from tacit.jobs.vertical.split_deployed import request_of_job
+    from tacit.runtimes.kits import load
+
+    provision(*NAMES)
+    Path("kits/registry/policy.toml").write_text('[jobs]\ncolumns = ["given"]\n')
+    job = link_deployed.read("job.toml")
+    request = request_of_job("link", load(Path("kits/registry")), job, link_deployed.read, "registry.csv")
+    assert request.columns == ("given", "last_name", "street", "postcode", "born")
+
+
 @pytest.mark.parametrize(
     ("job", "text"),
     [

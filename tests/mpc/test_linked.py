@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.errors import BadData
+from tacit.errors import BadData, ProtocolError
 from tacit.mpc import linked
 from tacit.mpc.linked import LinkField, LinkTerms, Side
 from tacit.parties import Ledger
@@ -144,6 +144,9 @@ def test_terms_that_could_overflow_are_refused() -> None:
     terms = LinkTerms(("left", "right"), "helper", (1, 1), 1, FIELDS, 0, ((256, 256, 65),))
     with pytest.raises(BadData, match="4259840 candidate pairs with padding; at most 4194304"):
         linked.check_terms(terms)
+    for shapes in (((0, 1, 1),), ((-2, -2, 1),), ((1, 1, -1),), ((512, 1, 1),)):
+        with pytest.raises(ProtocolError, match="sizes out of range"):
+            linked.check_terms(LinkTerms(("left", "right"), "helper", (1, 1), 1, FIELDS, 0, shapes))
     heavy = (LinkField(8, (64,), 0, (1 << 21,)),)
     with pytest.raises(BadData, match="weights of the fields are too large"):
         linked.check_terms(LinkTerms(("left", "right"), "helper", (1, 1), 1, heavy, 0, ((1, 1, 1),)))

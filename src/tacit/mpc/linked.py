@@ -136,7 +136,13 @@ class LinkTerms:
 
 
 def check_terms(terms: LinkTerms) -> None:
-    """Refuse settings under which a comparison could overflow."""
+    """Refuse settings under which a comparison could overflow, and sizes that no party computes."""
+    bits = [f.bits for f in terms.fields]
+    sizes = [size for shape in terms.shapes for size in shape[:2]]
+    odd = not bits or any(not 1 <= b <= BYTE for b in bits) or any(not 1 <= n <= BYTE for n in sizes)
+    odd = odd or any(len(f.steps) != len(f.levels) for f in terms.fields)
+    if odd or any(g < 1 for _, _, g in terms.shapes) or min(terms.rows) < 1 or terms.keys < 1:
+        raise ProtocolError(f"link: the settings have sizes out of range: {terms.text():.300}")
     if terms.pairs > PAIRS:
         raise BadData(
             f"link: there are {terms.pairs} candidate pairs with padding; at most {PAIRS} can be compared. "
