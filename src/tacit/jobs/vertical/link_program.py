@@ -12,7 +12,8 @@ What each party learns, of a semi-honest other one:
     blocking values it has, and which of its own the other has, too; for each of these, to how many rows the
     other's block is padded (a power of two); which of its own records have a match, and in which block. So it
     learns of people without a match that the other has somebody with, say, its surname's sound and date of
-    birth, not more. The order of the matched rows is the same at both.
+    birth. Several shared values of one record say more together: one that has all of its keys in common with
+    the other table is probably of somebody there. The order of the matched rows is the same at both.
 
 The helper learns the settings, the numbers of rows, and how many blocks there are of each pair of sizes; it
 colludes with neither.
