@@ -60,6 +60,8 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("tacit.parties", "tacit.crypto", "tacit.engine.metrics"),
         NUMERIC,
     ),  # metrics from opened sums
+    # how records are compared, and how strongly a comparison speaks; tables in, numbers out
+    "tacit.linkage": (("tacit.data.identifiers", "tacit.data.cells"), ("numpy",)),
     "tacit.runtimes": (("tacit.parties",), NUMERIC),
     "tacit.runtimes.certificates": ((), ("cryptography",)),  # these, and the seal, need the extra `net`
     "tacit.runtimes.kits": (("tacit.files",), ("cryptography",)),

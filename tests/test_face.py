@@ -60,6 +60,7 @@ def test_the_public_names():
         "guard",
         "infer",
         "join",
+        "link",
         "load",
         "models",
         "mpc",

@@ -27,6 +27,7 @@ FED = data.gaussian_blobs(rows=80, seed=0).split(3, seed=0)
 X, Y = torch.arange(24.0).reshape(12, 2), torch.arange(12) % 2
 HOSTILE = "<script>alert('&')</script>"  # a name that another party chose
 TABLE = pd.DataFrame({"age": [30, 31, 52, 53] * 3, "sex": ["F", HOSTILE] * 6, "ill": ["yes", "no"] * 6})
+PEOPLE = pd.DataFrame({"name": ["Ada Byron", HOSTILE], "born": ["1815-12-10", "1912-06-23"]})
 OPTIONS: dict[str, Any] = {"model": "logistic", "rounds": 1}
 
 
@@ -67,6 +68,9 @@ CALLS: dict[str, Callable[[Path], Any]] = {
     "infer": lambda out: tacit.infer(torch.nn.Linear(2, 1), X, owner=HOSTILE),
     "join": lambda out: tacit.join(
         {who: TABLE[["age"]].assign(id=range(len(TABLE))) for who in (HOSTILE, "b")}, on="id", minimum=3
+    ),
+    "link": lambda out: tacit.link(
+        PEOPLE, PEOPLE, fields={"name": "name", "born": "date"}, names=(HOSTILE, "b")
     ),
     "pate": lambda out: tacit.pate(
         data.gaussian_blobs(rows=80, seed=0),

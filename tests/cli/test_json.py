@@ -41,6 +41,8 @@ JOBS = {
     "join.toml": '[[join.queries]]\nname = "x"\nwhat = "total"\nof = ["x"]\n'
     '[parties.a]\nfile = "a.csv"\nid = "id"\ncolumns = ["x"]\n'
     '[parties.b]\nfile = "b.csv"\nid = "id"\ncolumns = ["y"]\n' + HELPER,
+    "link.toml": '[link]\nblocks = [["id"]]\n[link.fields]\nid = "code"\nill = "category"\n'
+    '[parties.a]\nfile = "whole.csv"\n[parties.b]\nfile = "whole.csv"\n' + HELPER,
     "boost.toml": "[boost]\ntrees = 1\ndepth = 1\nbins = 4" + ABOUT + HELPER,
     "stats.toml": '[stats]\nnumbers = ["x"]\n[parties]\na = "a.csv"\nc = "c.csv"\nd = "d.csv"\n',
     "infer.toml": '[infer]\ncolumns = ["x", "y"]\n[parties.a]\nholds = "model"\nfile = "trees.json"\n[parties.b]\n'
@@ -75,6 +77,7 @@ SUCCEED: dict[str, tuple[str, ...]] = {
     "ftl": ("ftl.toml", "--out", "parts-ftl"),
     "regress": ("regress.toml", "--out", "parts-regress"),
     "join": ("join.toml", "--out", "parts-join"),
+    "link": ("link.toml", "--out", "parts-link"),
     "boost": ("boost.toml", "--out", "parts-boost"),
     "predict": ("parts-boost", "--file", "a=new.csv", "--file", "b=new.csv", "--out", "predicted.csv"),
     "stats": ("describe", "stats.toml"),

@@ -24,6 +24,8 @@ from tacit.config.train import OPTIONS
 from tacit.config.vertical import (
     JoinParty,
     JoinSettings,
+    LinkParty,
+    LinkSettings,
     RegressParty,
     RegressSettings,
     SplitParty,
@@ -179,6 +181,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "regress-party": lambda: keys(RegressParty),
     "join-job": lambda: keys(JoinSettings),
     "join-party": lambda: keys(JoinParty),
+    "link-job": lambda: keys(LinkSettings),
+    "link-party": lambda: keys(LinkParty),
     "ftl-party": lambda: keys(TransferParty),
     "result": lambda: members(tacit.Result),
     "comparison": lambda: members(tacit.Comparison),

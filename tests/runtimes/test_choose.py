@@ -18,6 +18,7 @@ X, Y = torch.arange(24.0).reshape(12, 2), torch.arange(12) % 2
 LEFT = tacit.data.from_arrays(X.numpy(), Y.numpy())
 ROWS = pd.DataFrame({"age": [20, 30, 40, 50]})
 CASH = pd.DataFrame({"id": range(20), "cash": range(20)})
+PEOPLE = pd.DataFrame({"name": ["Ada Byron", "Alan Turing"]})
 IDS = tacit.data.from_frame(
     pd.DataFrame({"id": list("abcd"), "x": [1.0, 2, 3, 4], "ill": ["no", "yes"] * 2}),
     label="ill",
@@ -35,6 +36,7 @@ VERBS: dict[str, Any] = {
         {"a": X[:, :1], "b": X[:, 1:]}, {"b": Y}, solver="newton", test_fraction=0, runtime=runtime
     ),
     "join": lambda runtime: tacit.join({"a": CASH, "b": CASH}, on="id", runtime=runtime),
+    "link": lambda runtime: tacit.link(PEOPLE, PEOPLE, fields={"name": "name"}, runtime=runtime),
     "infer": lambda runtime: tacit.infer(torch.nn.Linear(2, 1), X, runtime=runtime),
     "ftl": lambda runtime: tacit.ftl(IDS, IDS, epochs=0, first_epochs=0, runtime=runtime),
     "synthesize": lambda runtime: tacit.synthesize(

@@ -29,6 +29,7 @@ MODULES: tuple[str, ...] = (
     "split",
     "regress",
     "join",
+    "link",
     "predict",
     "stats",
     "boost",

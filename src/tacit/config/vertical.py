@@ -1,4 +1,4 @@
-"""Job files of `tacit split`, `ftl`, `regress` and `join`: one table of settings, and one for each party.
+"""Job files of `tacit split`, `ftl`, `regress`, `join` and `link`: settings, and a table for each party.
 
 [split]                                       [parties.bank]            [parties.shop]
 labels = "bank"                               file = "bank.csv"         file = "shop.csv"
@@ -263,6 +263,46 @@ class JoinParty(MatchedParty):
     """A party of a join."""
 
     columns: Any = component((), _take("columns", list[str]), doc="the columns that are asked about")
+
+
+def _take_fields(value: Any, where: str) -> Any:
+    if not isinstance(value, dict) or not value:
+        raise bad(where, "fields", value, 'the columns that both have, by kind, like {surname = "name"}')
+    return value
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LinkSettings:
+    """[link]: which records of two tables belong to one person, without a common id."""
+
+    fields: Any = component(
+        (),
+        _take_fields,
+        doc="a table: each field's kind (name, text, date, code, category), or a table with kind, m and u",
+    )
+    threshold: float = real(
+        0.9, above=0, below=1, doc="the probability from which two records are one person"
+    )
+    blocks: Any = component(
+        (), _take("blocks", list[list[str]]), doc="lists of fields on which compared records agree"
+    )
+    overlap: float = real(
+        0.5, above=0, most=1, doc="the expected share of the smaller table that the other has, too"
+    )
+    max_block: int = whole(
+        32, least=1, most=256, doc="rows of a block at one party; larger blocks are not compared"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LinkParty:
+    """A party of a linkage, or its helper."""
+
+    file: str = component("", _take("file", str), doc="its table, relative to the job file")
+    columns: Any = component(
+        (), _take("columns", dict[str, str]), doc="its own names of fields, where they differ"
+    )
+    helper: bool = component(False, _take("helper", bool), doc="it has no table and deals randomness")
 
 
 def has_party_tables(path: str | Path, verb: str) -> bool:

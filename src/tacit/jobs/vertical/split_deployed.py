@@ -125,6 +125,8 @@ def request_of_job(
     if file and Path(file).is_file() and read_owner_policy(kit.directory).columns:
         dropped = {*entry.get("drop", ()), entry.get("id")}
         columns = tuple(c for c in read_header(file).names if c not in dropped)
+        if verb == "link":  # it reads the fields alone
+            columns = tuple(entry.get("columns", {}).get(name, name) for name in job[verb]["fields"])
     others = tuple(name for name in job["parties"] if name != kit.name)
     return Request(
         verb,
