@@ -131,6 +131,24 @@ def test_a_layer_with_code_of_its_own_is_not_taken_for_the_layer_it_derives_from
         compile(nn.Sequential(Twice(2, 2)))
 
 
+@pytest.mark.parametrize("options", [{}, {"adversary": "active"}])
+def test_branches_are_concatenated(options):
+    def forward(self, x):
+        y = F.leaky_relu(self.layer(x), 0.2)
+        return torch.cat([F.silu(torch.cat((y, x, y), dim=-1)), x], 1)
+
+    model, x = One(forward), torch.randn(2, 3, generator=torch.Generator().manual_seed(4))
+    out = tacit.infer(model, x, **options)
+    assert out.value.shape == (2, 12)
+    assert (out.value - model(x)).abs().max() < 1e-3
+
+
+def test_concatenated_branches_that_do_not_fit_are_refused():
+    model = One(lambda self, x: torch.cat([self.layer(x), torch.flatten(x, 0)], 0))
+    with pytest.raises(PartyFailed, match="layer 0 graph node 2 cannot take a shape"):
+        tacit.infer(model, torch.ones(2, 3))
+
+
 def test_branches_of_different_shapes_are_refused():
     model = One(lambda self, x: self.layer(x) + torch.flatten(x))
     with pytest.raises(PartyFailed, match="adds branches of shapes"):

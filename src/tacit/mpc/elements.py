@@ -111,7 +111,7 @@ class TaggedShare:
         if function is torch.cat:
             return cls.cat(*args)
         if function is torch.stack:
-            return cls(torch.stack([x.data for x in args[0]], 1))
+            return cls(torch.stack([x.data for x in args[0]], _behind(*args[1:]) if args[1:] else 1))
         return NotImplemented
 
 

@@ -29,27 +29,36 @@ from .context import Context, Share, Step
 
 Layer = dict[str, Any]
 ALLOWED = (
-    "Linear, Conv2d, BatchNorm1d, BatchNorm2d, LayerNorm, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, ReLU, "
-    "Sigmoid, Tanh, GELU, Softmax, Flatten, "
+    "Linear, Conv1d, Conv2d, BatchNorm1d, BatchNorm2d, LayerNorm, RMSNorm, MaxPool2d, AvgPool2d, "
+    "AdaptiveAvgPool2d, ReLU, LeakyReLU, Sigmoid, Tanh, GELU, SiLU, Softmax, Flatten, "
     "Dropout, Identity, nn.Sequential and tacit.mpc.Residual of these, and your own modules that apply "
     "and add them"
 )
 LIMITS: dict[type[nn.Module], str] = {
+    nn.Conv1d: "padding_mode='zeros' and symmetric padding (an odd kernel size, or padding given as numbers)",
     nn.Conv2d: "padding_mode='zeros' and symmetric padding (an odd kernel size, or padding given as numbers)",
     nn.MaxPool2d: "dilation=1, ceil_mode=False and return_indices=False",
     nn.AvgPool2d: "ceil_mode=False, no divisor_override, and count_include_pad=True if it pads",
     nn.AdaptiveAvgPool2d: "an output of 1 × 1",
     nn.Softmax: "a dim",
 }  # options that a supported layer must have
-ACTIVATIONS = {nn.ReLU: "relu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh", nn.GELU: "gelu"}
+ACTIVATIONS = {
+    nn.ReLU: "relu",
+    nn.Sigmoid: "sigmoid",
+    nn.Tanh: "tanh",
+    nn.GELU: "gelu",
+    nn.SiLU: "silu",
+}
 ELEMENTWISE: dict[str, Step] = {
     "relu": functions.relu,
     "sigmoid": functions.sigmoid,
     "tanh": functions.tanh,
     "gelu": functions.gelu,
+    "silu": functions.silu,
 }
 KINDS = {
-    *("linear", "conv2d", "affine", "maxpool", "avgpool", "meanpool", "flatten", "softmax", "layernorm"),
+    *("linear", "conv1d", "conv2d", "affine", "maxpool", "avgpool", "meanpool", "flatten", "softmax"),
+    *("layernorm", "rmsnorm", "leakyrelu"),
     *("compare", "leaves", "truncate"),  # `trees.py`
 }
 
@@ -127,26 +136,31 @@ def _layers(module: nn.Module, name: str, weights: dict[str, Tensor]) -> list[La
             )
         ]
     if (
-        isinstance(module, nn.Conv2d)
+        isinstance(module, nn.Conv1d | nn.Conv2d)
         and module.padding_mode == "zeros"
         and (padding := _padding(module)) is not None
     ):
-        weights[f"{name}.weight"] = module.weight
+        # of one dimension: as images of one row
+        line = isinstance(module, nn.Conv1d)
+        weight = module.weight.unsqueeze(2) if line else module.weight
+        weights[f"{name}.weight"] = weight
         return [
             _biased(
                 {
-                    "kind": "conv2d",
+                    "kind": "conv1d" if line else "conv2d",
                     "name": name,
-                    "shape": list(module.weight.shape),
-                    "stride": list(module.stride),
-                    "padding": padding,
-                    "dilation": list(module.dilation),
+                    "shape": list(weight.shape),
+                    "stride": [1] * line + list(module.stride),
+                    "padding": [0] * line + padding,
+                    "dilation": [1] * line + list(module.dilation),
                     "groups": module.groups,
                 },
                 module.bias,
                 weights,
             )
         ]
+    if isinstance(module, nn.RMSNorm):
+        return rms_norm(list(module.normalized_shape), module.eps, module.weight, name, weights)
     if isinstance(module, nn.LayerNorm):
         shape = list(module.normalized_shape)
         if module.weight is None:
@@ -172,6 +186,8 @@ def _layers(module: nn.Module, name: str, weights: dict[str, Tensor]) -> list[La
         return [_pool("avgpool", module)]
     if isinstance(module, nn.AdaptiveAvgPool2d) and _pair(module.output_size) == [1, 1]:
         return [{"kind": "meanpool"}]
+    if isinstance(module, nn.LeakyReLU):
+        return [{"kind": "leakyrelu", "slope": module.negative_slope}]
     if isinstance(module, nn.Softmax) and module.dim is not None:
         return [{"kind": "softmax", "dim": module.dim}]
     if isinstance(module, nn.Flatten):
@@ -197,12 +213,12 @@ def _overwrites(module: nn.Module) -> bool:
     return bool(getattr(module, "inplace", False)) and not isinstance(module, nn.Dropout)
 
 
-def _padding(module: nn.Conv2d) -> list[int] | None:
+def _padding(module: nn.Conv1d | nn.Conv2d) -> list[int] | None:
     """The padding in numbers; None if 'same' would be asymmetric."""
     if not isinstance(module.padding, str):
         return list(module.padding)
     if module.padding == "valid":
-        return [0, 0]
+        return [0] * len(module.kernel_size)
     both = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size)]
     return None if any(b % 2 for b in both) else [b // 2 for b in both]
 
@@ -212,6 +228,18 @@ def _biased(layer: Layer, bias: Tensor | None, weights: dict[str, Tensor]) -> La
     if bias is not None:
         weights[f"{layer['name']}.bias"] = bias
     return layer
+
+
+def rms_norm(
+    over: list[int], eps: float | None, weight: Tensor | None, name: str, weights: dict[str, Tensor]
+) -> list[Layer]:
+    """x / √(mean of x² + ε), times a weight."""
+    # torch's default is the number type's resolution, far below a unit of fixed-point numbers
+    layer = {"kind": "rmsnorm", "dims": len(over), "over": over, "eps": eps or 0.0}
+    if weight is None:
+        return [layer]
+    weights[f"{name}.weight"] = weight
+    return [layer, {"kind": "affine", "name": name, "shape": over, "bias": False}]
 
 
 def _norm(
@@ -228,8 +256,10 @@ def _norm(
     scale = scale if module.weight is None else scale * module.weight.detach().double()
     shift = -module.running_mean.double() * scale
     shift = shift if module.bias is None else shift + module.bias.detach().double()
-    rows = isinstance(module, nn.BatchNorm1d)
-    if before is not None and before["kind"] == ("linear" if rows else "conv2d"):
+    line = before is not None and before["kind"] == "conv1d"
+    rows = isinstance(module, nn.BatchNorm1d) and not line
+    kind = "linear" if rows else "conv1d" if isinstance(module, nn.BatchNorm1d) else "conv2d"
+    if before is not None and before["kind"] == kind:
         if before["shape"][1 if rows else 0] != len(scale):
             raise BadParameter(
                 f"infer: layer {name} is {module!r}, and the layer before it has "
@@ -300,9 +330,10 @@ def _validate(layers: Any) -> list[Layer]:
             _validate(layer["shortcut"])
         elif layer["kind"] == "graph":
             for i, node in enumerate(layer["nodes"]):
-                if not node["sum"] or not all(isinstance(j, int) and 0 <= j <= i for j in node["sum"]):
+                joined = node["cat"] if "cat" in node else node["sum"]
+                if not joined or not all(isinstance(j, int) and 0 <= j <= i for j in joined):
                     raise ValueError(
-                        f"node {i} of a graph adds {node['sum']!r:.40}, which are not earlier values"
+                        f"node {i} of a graph joins {joined!r:.40}, which are not earlier values"
                     )
                 _validate(node["layers"])
         elif layer["kind"] not in KINDS | ELEMENTWISE.keys():
@@ -361,7 +392,7 @@ def weight_shapes(layer: Layer) -> dict[str, tuple[int, ...]]:
 
 def broadcast_bias(layer: Layer, bias: Any) -> Any:
     """A bias in the shape in which it is added to the layer's output."""
-    return bias.reshape(-1, 1, 1) if layer["kind"] == "conv2d" else bias
+    return bias.reshape(-1, 1, 1) if layer["kind"] in ("conv1d", "conv2d") else bias
 
 
 def drop_final_activation(layers: list[Layer], reveal: str) -> list[Layer]:
@@ -406,23 +437,27 @@ async def evaluate(ctx: Context, layers: list[Layer], weights: Weights, x: Share
         elif layer["kind"] == "graph":
             values = [x]
             for j, node in enumerate(layer["nodes"]):
-                first, *others = branches = [values[k] for k in node["sum"]]
-                if len({branch.shape for branch in branches}) > 1:
-                    raise BadData(
-                        f"{label} adds branches of shapes {[list(b.shape) for b in branches]}; they must be "
-                        "equal."
-                    )
-                values.append(
-                    await evaluate(
-                        ctx, node["layers"], weights, sum(others, start=first), f"{label} node {j} "
-                    )
-                )
+                with _name_layer_errors(ctx, f"{label} node {j}", x):
+                    start = _join_branches(label, node, values)
+                values.append(await evaluate(ctx, node["layers"], weights, start, f"{label} node {j} "))
             x = values[-1]
         else:
             with ctx.at(label), _name_layer_errors(ctx, label, x):
                 _check_shape(layer, list(x.shape))
                 x = await _apply(ctx, layer, weights, x)
     return x
+
+
+def _join_branches(label: str, node: Layer, values: list[Any]) -> Share:
+    """The sum of a node's branches, or their concatenation."""
+    if "cat" in node:
+        return torch.cat([values[k] for k in node["cat"]], node["dim"])
+    first, *others = branches = [values[k] for k in node["sum"]]
+    if len({branch.shape for branch in branches}) > 1:
+        raise BadData(
+            f"{label} adds branches of shapes {[list(b.shape) for b in branches]}; they must be equal."
+        )
+    return sum(others, start=first)
 
 
 def _check_shape(layer: Layer, shape: list[int]) -> None:
@@ -433,6 +468,14 @@ def _check_shape(layer: Layer, shape: list[int]) -> None:
             f"layer {layer['name']} takes {layer['shape'][0]} inputs and gets a shape of {shape}. Check the "
             "input's shape, or flatten first."
         )
+    if layer["kind"] == "conv1d":
+        if len(shape) != 3:
+            raise BadData(
+                f"layer {layer['name']} takes (rows, channels, length) and gets a shape of {shape}. "
+                "Check the input's shape."
+            )
+        shape = [*shape[:2], 1, shape[2]]
+        layer = {**layer, "kind": "conv2d"}
     if layer["kind"] == "conv2d" and (len(shape) != 4 or shape[1] != layer["shape"][1] * layer["groups"]):
         raise BadData(
             f"layer {layer['name']} takes images of {layer['shape'][1] * layer['groups']} channels and gets "
@@ -447,10 +490,9 @@ def _check_shape(layer: Layer, shape: list[int]) -> None:
             f"layer {layer['name']} has filters of {layer['shape'][2:]}, larger than its images: it gets a "
             f"shape of {shape}."
         )
-    if layer["kind"] == "layernorm" and shape[-layer["dims"] :] != layer.get("over"):
-        raise BadData(
-            f"a layer norm over {layer.get('over')} gets a shape of {shape}. Check the input's shape."
-        )
+    if layer["kind"] in ("layernorm", "rmsnorm") and shape[-layer["dims"] :] != layer.get("over"):
+        name = {"layernorm": "layer norm", "rmsnorm": "rms norm"}[layer["kind"]]
+        raise BadData(f"a {name} over {layer.get('over')} gets a shape of {shape}. Check the input's shape.")
     if layer["kind"] == "affine" and "rows" in layer and len(shape) > 1 and shape[1] != layer["shape"][0]:
         raise BadData(
             f"layer {layer['name']}, a batch norm, takes {layer['shape'][0]} channels and gets a shape of "
@@ -486,10 +528,14 @@ async def _apply(ctx: Context, layer: Layer, weights: Weights, x: Share) -> Shar
             return await weights.apply(ctx, x, layer, MATMUL)
         case "affine":
             return await weights.apply(ctx, x, layer, MUL)
-        case "conv2d":
+        case "conv1d" | "conv2d":
             (sh, sw), (ph, pw), (dh, dw) = layer["stride"], layer["padding"], layer["dilation"]
             op = Bilinear("conv2d", ((sh, sw), (ph, pw), (dh, dw), layer["groups"]))
-            return await weights.apply(ctx, x, layer, op)
+            if layer["kind"] == "conv2d":
+                return await weights.apply(ctx, x, layer, op)
+            return (await weights.apply(ctx, x.unsqueeze(2), layer, op))[:, :, 0]
+        case "leakyrelu":
+            return await functions.leaky_relu(ctx, x, layer["slope"])
         case "maxpool":
             if any(layer["padding"]):  # padding must be less than any value
                 outside = _pad(layer, torch.zeros(x.shape, dtype=torch.int64, device=x.device), -1)
@@ -507,6 +553,8 @@ async def _apply(ctx: Context, layer: Layer, weights: Weights, x: Share) -> Shar
             return await functions.softmax(ctx, x, layer["dim"])
         case "layernorm":
             return await functions.layer_norm(ctx, x, layer["dims"], layer["eps"])
+        case "rmsnorm":
+            return await functions.rms_norm(ctx, x, layer["dims"], layer["eps"])
         case "compare":
             return await trees.compare(ctx, weights, layer, x)
         case "leaves":
