@@ -78,6 +78,9 @@ class TaggedShare:
     def transpose(self, a: int, b: int) -> TaggedShare:
         return TaggedShare(self.data.transpose(_behind(a), _behind(b)))
 
+    def permute(self, *dims: int) -> TaggedShare:
+        return TaggedShare(self.data.permute(0, *(d % self.dim() + 1 for d in dims)))
+
     def flatten(self, start: int, end: int = -1) -> TaggedShare:
         return TaggedShare(self.data.flatten(_behind(start), _behind(end)))
 

@@ -23,9 +23,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import BadData, BadParameter, ProtocolError
-from . import functions, trace, trees
+from . import functions, lookup, program, trace, trees
 from .beaver import MATMUL, MUL, Bilinear, MaskedFactor
 from .context import Context, Share, Step
+from .ring import FixedPoint
 
 Layer = dict[str, Any]
 ALLOWED = (
@@ -58,7 +59,7 @@ ELEMENTWISE: dict[str, Step] = {
 }
 KINDS = {
     *("linear", "conv1d", "conv2d", "affine", "maxpool", "avgpool", "meanpool", "flatten", "softmax"),
-    *("layernorm", "rmsnorm", "leakyrelu"),
+    *("layernorm", "rmsnorm", "leakyrelu", "embed", "shift"),
     *("compare", "leaves", "truncate"),  # `trees.py`
 }
 
@@ -75,10 +76,14 @@ class Residual(nn.Module):
         return y
 
 
-def compile(model: nn.Module) -> tuple[list[Layer], dict[str, Tensor]]:
+def compile(
+    model: nn.Module, inputs: Mapping[str, Tensor] | None = None
+) -> tuple[list[Layer], dict[str, Tensor]]:
     """Compile a module to (architecture, weights by name in float64).
 
-    Raises BadParameter, with the list of supported layers, for anything else.
+    A chain of layers, with branches that are added or joined, takes inputs of any shape. Anything else is
+    exported (`export.py`) for `inputs` of these names, shapes and types. Raises BadParameter, with what is
+    supported, for what cannot be evaluated.
     """
     for name, part in model.named_modules():
         if part._forward_hooks or part._forward_pre_hooks:
@@ -89,8 +94,21 @@ def compile(model: nn.Module) -> tuple[list[Layer], dict[str, Tensor]]:
                 "write its computation as layers."
             )
     weights: dict[str, Tensor] = {}
-    layers = _layers(model, "", weights)
-    return _move_relu(layers), {name: w.detach().double().cpu() for name, w in weights.items()}
+    try:
+        if inputs is not None and len(inputs) > 1:
+            raise BadParameter("infer: a chain of layers takes one input.")
+        layers = _move_relu(_layers(model, "", weights))
+    except BadParameter as refused:
+        if inputs is None:
+            raise
+        from .export import compile_program  # it knows the layers of this module
+
+        try:
+            return compile_program(model, dict(inputs))
+        except BadParameter as error:
+            own = not type(model).forward.__module__.startswith("torch.nn.")
+            raise (error if own or len(inputs) > 1 else refused) from None
+    return layers, {name: w.detach().double().cpu() for name, w in weights.items()}
 
 
 def _layers(module: nn.Module, name: str, weights: dict[str, Tensor]) -> list[Layer]:
@@ -336,6 +354,8 @@ def _validate(layers: Any) -> list[Layer]:
                         f"node {i} of a graph joins {joined!r:.40}, which are not earlier values"
                     )
                 _validate(node["layers"])
+        elif layer["kind"] == "program":
+            program.validate(layer, _validate)
         elif layer["kind"] not in KINDS | ELEMENTWISE.keys():
             raise ValueError(f"unknown layer {layer['kind']!r:.40}")
     return layers
@@ -356,10 +376,14 @@ class Weights:
 
     async def apply(self, ctx: Context, x: Share, layer: Layer, op: Bilinear) -> Share:
         """[x ∘ w + bias], truncated."""
-        factor, bias = self.factors[layer["name"]], self.biases.get(layer["name"])
-        product = ctx.product_masked if isinstance(factor, MaskedFactor) else ctx.product_public
-        y = await product(x, factor, op)
+        y, bias = await self.multiply(ctx, x, layer, op), self.biases.get(layer["name"])
         return await ctx.truncate(y if bias is None else y + bias)
+
+    async def multiply(self, ctx: Context, x: Share, layer: Layer, op: Bilinear) -> Share:
+        """[x ∘ w], not truncated."""
+        factor = self.factors[layer["name"]]
+        product = ctx.product_masked if isinstance(factor, MaskedFactor) else ctx.product_public
+        return await product(x, factor, op)
 
 
 def encode_weights(ctx: Context, weights: Mapping[str, Tensor], layers: Sequence[Layer]) -> dict[str, Tensor]:
@@ -375,9 +399,18 @@ def encode_weights(ctx: Context, weights: Mapping[str, Tensor], layers: Sequence
     }
 
 
+def encode_input(layers: list[Layer], x: Tensor, fixed: FixedPoint) -> Tensor:
+    """A batch as ring elements; of a program, with token ids as one-hot rows."""
+    if layers and layers[0]["kind"] == "program":
+        return lookup.encode(layers[0], x, fixed)
+    return fixed.encode(x, "the input")
+
+
 def weight_shapes(layer: Layer) -> dict[str, tuple[int, ...]]:
     """The shapes of a layer's weight and bias, by name."""
     shape = tuple(layer["shape"])
+    if layer["kind"] == "shift":
+        return {f"{layer['name']}.shift": shape}
     shapes = {f"{layer['name']}.weight": shape}
     if layer["bias"]:
         shapes[f"{layer['name']}.bias"] = (
@@ -404,6 +437,8 @@ def drop_final_activation(layers: list[Layer], reveal: str) -> list[Layer]:
             *layers[:-1],
             {**last, "nodes": [*nodes, {**end, "layers": drop_final_activation(end["layers"], reveal)}]},
         ]
+    if reveal == "argmax" and last.get("kind") == "program":
+        return [*layers[:-1], program.drop_final_activation(last)]
     monotone = last.get("kind") in ("sigmoid", "tanh", "truncate") or (
         last.get("kind") == "softmax" and last["dim"] == -1
     )
@@ -418,6 +453,8 @@ def layers_with_weights(layers: list[Layer]) -> list[Layer]:
             result += layers_with_weights(layer["body"]) + layers_with_weights(layer["shortcut"])
         elif layer["kind"] == "graph":
             result += [inner for node in layer["nodes"] for inner in layers_with_weights(node["layers"])]
+        elif layer["kind"] == "program":
+            result += program.layers_of(layer)
         elif "name" in layer:
             result.append(layer)
     return result
@@ -441,11 +478,21 @@ async def evaluate(ctx: Context, layers: list[Layer], weights: Weights, x: Share
                     start = _join_branches(label, node, values)
                 values.append(await evaluate(ctx, node["layers"], weights, start, f"{label} node {j} "))
             x = values[-1]
+        elif layer["kind"] == "program":
+            lookup.check_width(layer, list(x.shape))
+            inputs = lookup.split(layer, x)
+            with ctx.at("check of the input"):
+                await lookup.check_inputs(ctx, layer, inputs)
+            x = await program.evaluate(ctx, layer, weights, inputs, x.shape[0], label, _check_and_apply)
         else:
             with ctx.at(label), _name_layer_errors(ctx, label, x):
-                _check_shape(layer, list(x.shape))
-                x = await _apply(ctx, layer, weights, x)
+                x = await _check_and_apply(ctx, layer, weights, x)
     return x
+
+
+async def _check_and_apply(ctx: Context, layer: Layer, weights: Weights, x: Share) -> Share:
+    _check_shape(layer, list(x.shape))
+    return await _apply(ctx, layer, weights, x)
 
 
 def _join_branches(label: str, node: Layer, values: list[Any]) -> Share:
@@ -463,7 +510,7 @@ def _join_branches(label: str, node: Layer, values: list[Any]) -> Share:
 def _check_shape(layer: Layer, shape: list[int]) -> None:
     """Refuse inputs that a layer cannot take, or would interpret differently."""
     trees.check_rows(layer, shape)
-    if layer["kind"] == "linear" and shape[-1] != layer["shape"][0]:
+    if layer["kind"] in ("linear", "embed") and shape[-1] != layer["shape"][0]:
         raise BadData(
             f"layer {layer['name']} takes {layer['shape'][0]} inputs and gets a shape of {shape}. Check the "
             "input's shape, or flatten first."
@@ -526,6 +573,10 @@ async def _apply(ctx: Context, layer: Layer, weights: Weights, x: Share) -> Shar
     match layer["kind"]:
         case "linear":
             return await weights.apply(ctx, x, layer, MATMUL)
+        case "embed":  # one-hot rows are whole, so nothing is to be truncated
+            return await weights.multiply(ctx, x, layer, MATMUL)
+        case "shift":
+            return x + weights.biases[layer["name"]]
         case "affine":
             return await weights.apply(ctx, x, layer, MUL)
         case "conv1d" | "conv2d":
