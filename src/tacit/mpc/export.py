@@ -133,7 +133,7 @@ def _export(model: nn.Module, inputs: dict[str, Tensor]) -> Any:
         raise BadParameter(
             f"infer: {kind} cannot be exported by torch.export for inputs of shapes "
             f"{[list(x.shape) for x in inputs.values()]}: {first:.300} Data-dependent control flow and code that "
-            f"depends on the number of rows are not supported. {HINT}"
+            f"depends on the number of rows (len(x) instead of x.shape[0]) are not supported. {HINT}"
         ) from None
     finally:
         for part, training in modes.items():

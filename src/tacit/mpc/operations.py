@@ -86,7 +86,12 @@ def permute(b: Builder, x: Value, dims: list[int]) -> Value:
     return _move(b, x, "permute", size, dims=dims + more)
 
 
-@handles("transpose")
+@handles("mT", "adjoint", "matrix_H")
+def matrix_transpose(b: Builder, x: Value) -> Value:
+    return transpose(b, x, -2, -1)  # type: ignore[no-any-return]
+
+
+@handles("transpose", "swapaxes", "swapdims")
 def transpose(b: Builder, x: Value, one: int, two: int) -> Value:
     dims = list(range(len(x.size)))
     one, two = _dim(x, one), _dim(x, two)
@@ -99,7 +104,7 @@ def t(b: Builder, x: Value) -> Value:
     return x if len(x.size) < 2 else transpose(b, x, 0, 1)  # type: ignore[no-any-return]
 
 
-@handles("movedim")
+@handles("movedim", "moveaxis")
 def movedim(b: Builder, x: Value, source: Any, to: Any) -> Value:
     if not isinstance(source, int):
         raise Refused("it moves several dimensions; use permute")
@@ -738,29 +743,36 @@ def largest(b: Builder, x: Value, dim: Any = None, keepdim: bool = False) -> Any
     return (_move(b, y, "reshape", size, size=encode_size(size)) if keepdim else y, None)
 
 
-@handles("max_pool2d", "avg_pool2d")
-def pool(
-    b: Builder,
-    x: Value,
-    kernel: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    *more: Any,
-) -> Value:
+@handles("max_pool1d", "avg_pool1d", "max_pool2d", "avg_pool2d")
+def pool(b: Builder, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, *more: Any) -> Value:
     assert b.node is not None
-    is_max = b.node.target.overloadpacket is torch.ops.aten.max_pool2d  # type: ignore[union-attr]
+    name = b.node.target.overloadpacket.__name__  # type: ignore[union-attr]
+    line, is_max = name.endswith("1d"), name.startswith("max")
+    if len(x.size) != (3 if line else 4):
+        raise Refused("its input must have rows and channels")
 
-    def pair(v: Any) -> list[int]:
+    def pair(v: Any, fill: int = 1) -> list[int]:
         values = [int(n) for n in v] if isinstance(v, list | tuple) else [int(v)]
-        return values * 2 if len(values) == 1 else values
+        return [fill, *values] if line else values * 2 if len(values) == 1 else values
 
-    rest = [v for v in more if v not in (1, [1, 1], False, None)]
+    rest = [v for v in more if v not in (1, [1], [1, 1], False, None)]
     if (is_max and rest) or (not is_max and [v for v in rest if v is not True]):
         raise Refused("dilation, ceil_mode and divisor_override are not supported")
-    if not is_max and any(pair(padding)) and len(more) > 1 and more[1] is False:
+    pads = pair(padding, 0)
+    if not is_max and any(pads) and len(more) > 1 and more[1] is False:
         raise Refused("it needs count_include_pad=True if it pads")
-    sizes = {"kernel": pair(kernel), "stride": pair(stride or kernel), "padding": pair(padding)}
-    return b.layer(x, [{"kind": "maxpool" if is_max else "avgpool", **sizes}], b.size())
+    layer = {
+        "kind": "maxpool" if is_max else "avgpool",
+        "kernel": pair(kernel),
+        "stride": pair(stride or kernel),
+        "padding": pads,
+    }
+    size, x = b.size(), b.number(x)
+    if not line:
+        return b.layer(x, [layer], size)
+    high = [*x.size[:2], 1, x.size[2]]
+    y = b.layer(_move(b, x, "reshape", high, size=encode_size(high)), [layer], [*size[:2], 1, size[2]])
+    return _move(b, y, "reshape", size, size=encode_size(size))
 
 
 @handles("adaptive_avg_pool2d", "adaptive_avg_pool1d")

@@ -58,8 +58,10 @@ def unpack_constant(packed: dict[str, Any]) -> Tensor:
     size = math.prod(shape) * dtype.itemsize
     if not all(0 <= n <= MOST_NUMBERS for n in shape) or math.prod(shape) > MOST_NUMBERS:
         raise ValueError(f"a constant has the shape {shape}")
-    unpacker = zlib.decompressobj()
-    data = unpacker.decompress(base64.b64decode(packed["data"]), size + 1)
+    try:
+        data = zlib.decompressobj().decompress(base64.b64decode(packed["data"]), size + 1)
+    except zlib.error as error:
+        raise ValueError(f"a constant cannot be unpacked: {error}") from None
     if len(data) != size:
         raise ValueError(f"a constant of shape {shape} has {len(data)} bytes")
     kind = np.dtype(str(dtype).removeprefix("torch."))
