@@ -96,7 +96,7 @@ def test_it_is_the_plain_result(name):
         plain = model(x)
     layers, _ = compile_program(model, {"x": x})
     assert from_text(to_text(layers)) == layers
-    out = tacit.infer(Program(model), x, batch=2)
+    out = tacit.infer(Program(model), x)
     assert out.value.shape == plain.shape
     assert (out.value - plain).abs().max() < 2e-3
 
@@ -112,8 +112,18 @@ class Program(nn.Module):
         return self.model(x) if x.dim() else x
 
 
-@pytest.mark.parametrize("options", [{"adversary": "active"}, {"helper": None}, {"private": ("input",)}])
-@pytest.mark.parametrize("name", ["views", "logic", "recurrent", "positions"])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("views", {"adversary": "active"}),
+        ("logic", {"adversary": "active"}),
+        ("positions", {"adversary": "active"}),
+        ("logic", {"helper": None}),
+        ("recurrent", {"private": ("input",)}),
+        pytest.param("recurrent", {"adversary": "active"}, marks=pytest.mark.slow),
+        pytest.param("recurrent", {"helper": None}, marks=pytest.mark.slow),
+    ],
+)
 def test_other_modes_give_the_same(name, options):
     model, x = Net(FORWARD[name]).eval(), numbers(1, 3, 4)
     out = tacit.infer(Program(model), x, **options)

@@ -122,6 +122,13 @@ def test_what_cannot_be_traced_is_refused_by_name(forward, words):
         compile(One(forward))
 
 
+def test_tracing_leaves_each_part_in_its_mode():
+    model = One(lambda self, x: self.layer(x))
+    model.layer.eval()
+    compile(model)
+    assert [part.training for part in model.modules()] == [True, False, True]
+
+
 def test_a_layer_with_code_of_its_own_is_not_taken_for_the_layer_it_derives_from():
     class Twice(nn.Linear):
         def forward(self, x):

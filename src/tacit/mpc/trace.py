@@ -78,7 +78,7 @@ def layers(
 ) -> list[Layer]:
     """One graph layer, or a list of layers if nothing branches."""
     label = name or "the model"
-    mode = module.training
+    modes = {part: part.training for part in module.modules()}
     module.eval()  # functional dropout and batch norm depend on it
     try:
         graph = _Tracer().trace(module)
@@ -88,7 +88,8 @@ def layers(
             f"{str(error).splitlines()[0] if str(error) else error!r}. {HINT}"
         ) from None
     finally:
-        module.train(mode)
+        for part, training in modes.items():  # a part may be in another mode than the whole
+            part.training = training
     parts = dict(module.named_modules())
     nodes: list[Layer] = []
     value: dict[fx.Node, int] = {}
