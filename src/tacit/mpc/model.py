@@ -106,7 +106,7 @@ def compile(
         try:
             return compile_program(model, dict(inputs))
         except BadParameter as error:
-            own = not type(model).forward.__module__.startswith("torch.nn.")
+            own = any(not type(m).forward.__module__.startswith("torch.nn.") for m in model.modules())
             raise (error if own or len(inputs) > 1 else refused) from None
     return layers, {name: w.detach().double().cpu() for name, w in weights.items()}
 
@@ -483,7 +483,7 @@ async def evaluate(ctx: Context, layers: list[Layer], weights: Weights, x: Share
             inputs = lookup.split(layer, x)
             with ctx.at("check of the input"):
                 await lookup.check_inputs(ctx, layer, inputs)
-            x = await program.evaluate(ctx, layer, weights, inputs, x.shape[0], label, _check_and_apply)
+            x = await program.evaluate(ctx, layer, weights, inputs, x.shape[0], at, _check_and_apply)
         else:
             with ctx.at(label), _name_layer_errors(ctx, label, x):
                 x = await _check_and_apply(ctx, layer, weights, x)

@@ -118,7 +118,7 @@ async def evaluate(
     last = {j: i for i, node in enumerate(layer["nodes"]) for j in node["args"]} | {layer["output"]: -1}
     for i, node in enumerate(layer["nodes"]):
         args = [values[j] for j in node["args"]]
-        label = f"{at} {i} {node['op']} {node.get('at', '')}".rstrip()
+        label = f"{at}{i} {_name(node)} {node.get('at', '')}".rstrip()
         with ctx.at(label):
             try:
                 result = await _run(ctx, node, args, constants, rows, weights, apply)
@@ -134,6 +134,11 @@ async def evaluate(
             if last[j] == i:
                 del values[j]  # so that memory is that of the widest place
     return values[layer["output"]]
+
+
+def _name(node: Layer) -> str:
+    """A node's operation; of a layer, what it is."""
+    return " ".join(inner["kind"] for inner in node["layers"]) if node["op"] == "layer" else str(node["op"])
 
 
 def resolve(sizes: Sequence[Any], rows: int) -> tuple[int, ...]:
