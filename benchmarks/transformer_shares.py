@@ -78,8 +78,17 @@ def bert(layers: int = 2, **options: Any) -> nn.Module:
 
 
 def gpt2(layers: int = 2, **options: Any) -> nn.Module:
-    small = {"vocab_size": WORDS, "n_embd": 48, "n_head": 4, "n_positions": 128, "bos_token_id": 0, "eos_token_id": 0}
-    return LastToken(transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=layers, **{**small, **options})))
+    small = {
+        "vocab_size": WORDS,
+        "n_embd": 48,
+        "n_head": 4,
+        "n_positions": 128,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    return LastToken(
+        transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=layers, **{**small, **options}))
+    )
 
 
 def llama() -> nn.Module:
@@ -211,7 +220,9 @@ def main() -> None:
     else:
         fidelity(arguments.only.lower(), arguments.inputs, arguments.batch)
     print(PUBLISHED)
-    print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; {time.perf_counter() - began:.0f} s")
+    print(
+        f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; {time.perf_counter() - began:.0f} s"
+    )
 
 
 if __name__ == "__main__":

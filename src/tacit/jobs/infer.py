@@ -204,7 +204,7 @@ def infer(
     if ensemble is not None:
         _check_classes(reveal, ensemble)
         rows = encode_rows(ensemble.inputs.encode(x), fixed)
-    elif isinstance(x, Mapping) and not hasattr(x, "columns"):
+    elif isinstance(x, Mapping):
         named = _check_inputs(x)
         rows = next(iter(named.values()))
     else:

@@ -1,14 +1,14 @@
-"""A user's module as a program (`program.py`), by `torch.export`: Hugging Face encoders and decoders, attention,
-embeddings, recurrent layers, and arithmetic that `trace.py` does not take.
+"""A user's module as a program (`program.py`), by `torch.export`: Hugging Face encoders and decoders,
+attention, embeddings, recurrent layers, and arithmetic that `trace.py` does not take.
 
-The module is exported for the input's names, shapes and kinds of numbers, with any number of rows; no value of
-the input is used. What depends on weights and constants alone is computed by the owner, once:
+The module is exported for the input's names, shapes and kinds of numbers, with any number of rows; no value
+of the input is used. What depends on weights and constants alone is computed by the owner, once:
 
     parameters, persistent buffers of real numbers, and what is computed from them     private weights
     other buffers (positions, rotary frequencies, causal masks), numbers in the code   public constants
 
-A norm's weight and bias are multiplied into the linear layers that follow; x/√(mean of x²) and GPT-2's GELU are
-recognized. `operations.py` has the operations. Anything else is refused by name and place.
+A norm's weight and bias are multiplied into the linear layers that follow; x/√(mean of x²) and GPT-2's GELU
+are recognized (`patterns.py`). `operations` has the operations. Anything else is refused by name and place.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ ATEN = torch.ops.aten
 ROWS = 2  # rows of the example; the exported module takes any number
 INFINITE = -1e4  # numbers that are added to scores and are below this stand for −∞
 HINT = (
-    "The model may use embeddings, linear and convolution layers, attention, norms, the activations listed in "
-    "docs/how-to-infer-on-shares.md, LSTM, GRU, arithmetic, comparisons, torch.cat and views. Rewrite this part, "
-    "or wrap the model in a module that leaves it out."
+    "The model may use embeddings, linear and convolution layers, attention, norms, the activations listed "
+    "in docs/how-to-infer-on-shares.md, LSTM, GRU, arithmetic, comparisons, torch.cat and views. Rewrite "
+    "this part, or wrap the model in a module that leaves it out."
 )
 
 
@@ -61,6 +61,7 @@ class Value:
     number: int
     size: list[Any]  # numbers, and Rows
     whole: bool = False
+    bits: bool = False  # whole, and 0 or 1
     vocabulary: int | None = None
     hidden: Tensor | None = None  # where it is publicly −∞ (a number) or 0 (a bit)
     # a norm's weight and bias, which are still to be applied along the last dimension
@@ -132,8 +133,9 @@ def _export(model: nn.Module, inputs: dict[str, Tensor]) -> Any:
         first = next((line for line in str(error).splitlines() if line.strip()), repr(error))
         raise BadParameter(
             f"infer: {kind} cannot be exported by torch.export for inputs of shapes "
-            f"{[list(x.shape) for x in inputs.values()]}: {first:.300} Data-dependent control flow and code that "
-            f"depends on the number of rows (len(x) instead of x.shape[0]) are not supported. {HINT}"
+            f"{[list(x.shape) for x in inputs.values()]}: {first:.300} Data-dependent control flow and "
+            "code that depends on the number of rows (len(x) instead of x.shape[0]) are not supported. "
+            f"{HINT}"
         ) from None
     finally:
         for part, training in modes.items():
@@ -143,7 +145,9 @@ def _export(model: nn.Module, inputs: dict[str, Tensor]) -> Any:
 def _example(x: Tensor) -> Tensor:
     """A tensor of the same kind and shape, without the input's values."""
     if x.dim() < 1 or any(n == 0 for n in x.shape[1:]):
-        raise BadParameter(f"infer: an input has the shape {list(x.shape)}; it needs rows that are not empty.")
+        raise BadParameter(
+            f"infer: an input has the shape {list(x.shape)}; it needs rows that are not empty."
+        )
     return (torch.zeros if x.is_floating_point() else torch.ones)((ROWS, *x.shape[1:]), dtype=x.dtype)
 
 
@@ -181,10 +185,10 @@ class Builder:
         output = next(n for n in self.graph.nodes if n.op == "output")
         (results,) = output.args
         if len(results) != 1 or not isinstance(value := self.environment.get(results[0]), Value | Constant):
-            fields = len(results)
             raise BadParameter(
-                f"infer: {self.kind} returns {fields} values instead of one tensor. Wrap it in a module whose "
-                "forward returns the one that you need, for example its `logits` or `last_hidden_state[:, 0]`."
+                f"infer: {self.kind} returns {len(results)} values instead of one tensor. Wrap it in a "
+                "module whose forward returns the one that you need, for example its `logits` or "
+                "`last_hidden_state[:, 0]`."
             )
         if isinstance(value, Constant):
             raise BadParameter(
@@ -193,8 +197,8 @@ class Builder:
         result = self.number(value)
         if not isinstance(result.size[0], Rows) or result.size[0].times != 1:
             raise BadParameter(
-                f"infer: the output of {self.kind} has no first dimension of rows. Each row of the input must "
-                "give one row of the output."
+                f"infer: the output of {self.kind} has no first dimension of rows. Each row of the input "
+                "must give one row of the output."
             )
         layer = {
             "kind": "program",
@@ -248,23 +252,26 @@ class Builder:
             self.inputs.append({"name": name, "kind": "unused", "shape": []})
             return
         example = node.meta["val"]
-        part = {"name": name, "kind": "numbers", "shape": [int(n) for n in example.shape[1:]]}
-        value = Value(len(self.inputs), [Rows(1), *part["shape"]])
+        shape = [int(n) for n in example.shape[1:]]
+        part: Layer = {"name": name, "kind": "numbers", "shape": shape}
+        value = Value(len(self.inputs), [Rows(1), *shape])
         if not example.is_floating_point():
             vocabulary = _vocabulary(node, self.environment)
             part |= {"kind": "tokens", "vocabulary": vocabulary} if vocabulary else {"kind": "bits"}
-            value.whole, value.vocabulary = True, vocabulary
+            value.whole, value.bits, value.vocabulary = True, vocabulary is None, vocabulary
         self.inputs.append(part)
         self.environment[node] = value
 
     # one operation ------------------------------------------------------------------------------------------
 
     def _call(self, node: fx.Node) -> Any:
-        args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: self.environment.get(n))
+        args: Any
+        kwargs: Any
+        args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), self.environment.get)
         if node.target in (ATEN.sym_size.int,):
             value = node.args[0]
             assert isinstance(value, fx.Node)
-            return _size(value.meta["val"].shape[args[1]])
+            return _size(value.meta["val"].shape[node.args[1]])
         if _is_about_metadata(node):
             return None
         if node.target is operator.getitem and not isinstance(args[0], Value | Constant):
@@ -374,7 +381,13 @@ class Builder:
         **options: Any,
     ) -> Layer:
         """A layer with weights; the same tensors in the same layer are masked once."""
-        identity = (kind, id(weight.tensor), id(bias.tensor) if bias is not None else None, key, repr(options))
+        identity = (
+            kind,
+            id(weight.tensor),
+            id(bias.tensor) if bias is not None else None,
+            key,
+            repr(options),
+        )
         if identity in self._layers:
             return self._layers[identity]
         origin = self.origin.get(id(weight.tensor), "").removesuffix(".weight")
@@ -451,7 +464,9 @@ def _size(n: Any) -> Any:
 
 def _name_of(target: Any) -> str:
     packet = getattr(target, "overloadpacket", None)
-    return str(packet).removeprefix("aten.") if packet is not None else getattr(target, "__name__", str(target))
+    return (
+        str(packet).removeprefix("aten.") if packet is not None else getattr(target, "__name__", str(target))
+    )
 
 
 def _is_about_metadata(node: fx.Node) -> bool:

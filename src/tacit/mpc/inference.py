@@ -204,7 +204,9 @@ async def client(
     check(architecture)
     network, fixed = architecture.network(), mode.fixed(architecture.fraction)
     weights = None if architecture.private_model else (await me.recv(owner, PublicWeights)).weights
-    inputs = [model.encode_input(network, x, fixed).to(device) for x in batches]  # refused before anything is sent
+    inputs = [
+        model.encode_input(network, x, fixed).to(device) for x in batches
+    ]  # refused before anything is sent
     shapes = [list(x.shape) for x in inputs]
     await me.send([owner, helper] if helper is not None else owner, Batches(shapes))
     names = (owner, me.name)

@@ -3,14 +3,14 @@
     id t of a vocabulary of V  →  [0, …, 1, …, 0], and row t of a table = one-hot row @ table
 
 So the owner's table is looked up by one product that opens V masked words a token, whichever the token is;
-nobody sees the id. As the rows are whole numbers, the product is exact, without truncation. The client makes the
-one-hot rows itself.
+nobody sees the id. As the rows are whole numbers, the product is exact, without truncation. The client makes
+the one-hot rows itself.
 
-A client that follows its program gets the embedding of one token in each place. One that does not could share
-any row c, and would compute with Σ c_t · (row t): not the table, but the network's answer for a mixture of rows,
-from which an answer for many tokens may be read. Semi-honest clients do not do this. In the checked mode it is
-refused before any layer (`check_inputs`), by the sketch of Boneh, Boyle, Corrigan-Gibbs, Gilboa, Ishai:
-Lightweight Techniques for Private Heavy Hitters, IEEE S&P 2021, Section 4.2, with the sum:
+A client that follows its program gets the embedding of one token in each place. One that does not could
+share any row c, and would compute with Σ c_t · (row t): not the table, but the network's answer for a mixture
+of rows, from which answers for many tokens may be read. Semi-honest clients do not do this. In the checked
+mode it is refused before any layer (`check_inputs`), by the sketch of Boneh, Boyle, Corrigan-Gibbs, Gilboa,
+Ishai: Lightweight Techniques for Private Heavy Hitters, IEEE S&P 2021, with the sum:
 
     owner |--- Challenge(seed) --->| client      after the client announced its masked rows
     r from the seed, both;  open ⟨r, x⟩² − ⟨r², x⟩ and Σ x − 1, after a check of the tags: both are 0
@@ -41,9 +41,7 @@ from .tape import Tape
 Layer = dict[str, Any]
 
 
-class Challenge(
-    Message, reveals="a random seed, for a check that the client's token ids and masks are such"
-):
+class Challenge(Message, reveals="a random seed, for a check that the client's token ids and masks are such"):
     seed: bytes
 
 
@@ -76,7 +74,11 @@ def encode(layer: Layer, x: Tensor, fixed: FixedPoint) -> Tensor:
         if not bool(((whole == values) & (whole >= 0) & (whole <= top)).all()):
             raise BadData(
                 f"{what} has values from {float(values.min()):g} to {float(values.max()):g}; allowed are "
-                + (f"token ids from 0 to {top}." if part["kind"] == "tokens" else "0 and 1.")
+                + (
+                    f"token ids from 0 to {top}."
+                    if part["kind"] == "tokens"
+                    else "0 and 1, as in a mask; give other numbers as floats."
+                )
             )
         codes = whole.long()
         if part["kind"] == "tokens":
@@ -124,8 +126,8 @@ async def check_inputs(ctx: Context, layer: Layer, values: list[Share], client: 
     opened = await ctx.reveal(torch.cat(wrong))
     if ctx.me is not None and bool((opened != 0).any()):
         raise ProtocolError(
-            f"{ctx.names[client]!r} shared something else than token ids and masks: a row is not one-hot, or a "
-            "mask is neither 0 nor 1. Nothing was computed on it."
+            f"{ctx.names[client]!r} shared something else than token ids and masks: a row is not one-hot, or "
+            "a mask is neither 0 nor 1. Nothing was computed on it."
         )
 
 

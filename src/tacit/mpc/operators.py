@@ -220,10 +220,12 @@ class MPCTensor(ABC):
         return self._compare(other, lambda ctx, x, y: functions.at_least(ctx, y, x))
 
     def __gt__(self, other: Any) -> Self:
-        return (self <= other).__rsub__(1)
+        opposite: Self = self.__le__(other)
+        return opposite.__rsub__(1)
 
     def __lt__(self, other: Any) -> Self:
-        return (self >= other).__rsub__(1)
+        opposite: Self = self.__ge__(other)
+        return opposite.__rsub__(1)
 
     def __eq__(self, other: Any) -> Self:  # type: ignore[override]  # elementwise, as torch's
         return self._compare(other, functions.equal)

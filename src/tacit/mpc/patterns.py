@@ -1,5 +1,5 @@
-"""Patterns of an exported graph that have a function of their own on shares: x/√(mean of x² + ε), which Llama and
-others write out, and the approximate GELU of GPT-2.
+"""Patterns of an exported graph that have a function of their own on shares: x/√(mean of x² + ε), which Llama
+and others write out, and the approximate GELU of GPT-2.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def _rms(node: fx.Node) -> tuple[fx.Node, float] | None:
         if not isinstance(eps, float) or not _is(mean, ATEN.mean) or mean.args[1:] != ([-1], True):
             continue
         square = mean.args[0]
-        if _is(square, ATEN.pow) and square.args == (x, 2) or _is(square, ATEN.mul) and square.args == (x, x):
+        if (_is(square, ATEN.pow) and square.args == (x, 2)) or (
+            _is(square, ATEN.mul) and square.args == (x, x)
+        ):
             return x, eps
     return None
 
@@ -87,7 +89,12 @@ def _gelu(node: fx.Node) -> fx.Node | None:
         if not isinstance(factor, float) or abs(factor - 0.7978845608) > 1e-6 or not _is(inner, ATEN.add):
             continue
         for a, b in _both(inner):
-            if a is x and _is(b, ATEN.mul) and isinstance(b.args[1], float) and abs(b.args[1] - 0.044715) < 1e-7:
+            if (
+                a is x
+                and _is(b, ATEN.mul)
+                and isinstance(b.args[1], float)
+                and abs(b.args[1] - 0.044715) < 1e-7
+            ):
                 cube = b.args[0]
                 if _is(cube, ATEN.pow) and cube.args[0] is x and cube.args[1] == 3:
                     return x  # type: ignore[no-any-return]

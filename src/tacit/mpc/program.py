@@ -1,12 +1,12 @@
-"""A network as a list of operations on shares: what `export.py` makes of a module that is more than a chain of
-layers, as transformers are.
+"""A network as a list of operations on shares: what `export.py` makes of a module that is more than a chain
+of layers, as transformers are.
 
     {"kind": "program", "inputs": […], "constants": […], "nodes": […], "output": 7}
 
-Values 0, 1, … are the inputs (`lookup.py`), and node i gives the next one. A node has an operation, the numbers
-of earlier values as `args`, and `at`, the part of the model that it comes from. Sizes are numbers, or
-{"rows": n} for n times the number of rows in the batch. Values are numbers with the format's fractional bits, or
-whole: bits and one-hot rows, with none. Products of whole values need no truncation.
+Values 0, 1, … are the inputs (`lookup.py`), and node i gives the next one. A node has an operation, the
+numbers of earlier values as `args`, and `at`, the part of the model that it comes from. Sizes are numbers, or
+{"rows": n} for n times the number of rows in the batch. Values are numbers with the format's fractional bits,
+or whole: bits and one-hot rows, with none. Products of whole values need no truncation.
 
 Everything in a program is public. Weights are in layers of `model.py`, which have names and shapes only.
 """
@@ -34,7 +34,18 @@ DTYPES = {"float64": torch.float64, "int64": torch.int64, "int32": torch.int32, 
 MOST_NUMBERS = 1 << 27  # of one constant: 1 GB, far more than a mask has; a larger one is not unpacked
 VIEWS = {"reshape", "permute", "expand", "slice", "take", "cat"}
 LOCAL = {"add", "sub", "neg", "times", "sum", "add_public", "times_public"}
-INTERACTIVE = {"mul", "matmul", "square", "scale", "mul_public", "mean", "softmax", "max", "positive", "layer"}
+INTERACTIVE = {
+    "mul",
+    "matmul",
+    "square",
+    "scale",
+    "mul_public",
+    "mean",
+    "softmax",
+    "max",
+    "positive",
+    "layer",
+}
 UNARY: dict[str, Callable[[Context, Share], Awaitable[Share]]] = {
     "exp": functions.exp,
     "log": functions.log,
@@ -104,7 +115,9 @@ def drop_final_activation(layer: Layer) -> Layer:
         return layer
     node = layer["nodes"][layer["output"] - begin]
     monotone = (node["op"] == "softmax" and node["dim"] == -1 and node.get("hidden") is None) or (
-        node["op"] == "layer" and node["layers"][-1]["kind"] in ("sigmoid", "tanh") and len(node["layers"]) == 1
+        node["op"] == "layer"
+        and node["layers"][-1]["kind"] in ("sigmoid", "tanh")
+        and len(node["layers"]) == 1
     )
     return {**layer, "output": node["args"][0]} if monotone else layer
 
@@ -168,8 +181,9 @@ async def _run(
                 x = await apply(ctx, inner, weights, x)
             return x
         case "lstm" | "gru":
+            wide, deep = node["layers"]
             step = recurrent.lstm if op == "lstm" else recurrent.gru
-            return await step(ctx, x, *node["layers"], weights, apply, node["reverse"])
+            return await step(ctx, x, wide, deep, weights, apply, node["reverse"])
         case "mul":
             y = await ctx.product(x, args[1], MUL)
             return y if node.get("whole") else await ctx.truncate(y)

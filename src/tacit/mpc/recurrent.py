@@ -1,8 +1,8 @@
 """LSTM and GRU on shares: the input's products for all steps at once, then one step after the other.
 
 Hochreiter, Schmidhuber: Long Short-Term Memory, Neural Computation 1997; Cho et al.: Learning Phrase
-Representations using RNN Encoder-Decoder, EMNLP 2014; gates in torch's order. All gates of a step are one call
-of the sigmoid, since tanh(x) = 2σ(2x) − 1.
+Representations using RNN Encoder-Decoder for Statistical Machine Translation, EMNLP 2014; gates in torch's
+order. All gates of a step are one call of the sigmoid, since tanh(x) = 2σ(2x) − 1.
 """
 
 from __future__ import annotations

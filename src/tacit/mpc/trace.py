@@ -88,8 +88,8 @@ def layers(
             f"{str(error).splitlines()[0] if str(error) else error!r}. {HINT}"
         ) from None
     finally:
-        for part, training in modes.items():  # a part may be in another mode than the whole
-            part.training = training
+        for inner, training in modes.items():  # a part may be in another mode than the whole
+            inner.training = training
     parts = dict(module.named_modules())
     nodes: list[Layer] = []
     value: dict[fx.Node, int] = {}
