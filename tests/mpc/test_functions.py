@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 
 from tacit.errors import PartyFailed
 from tacit.mpc import functions as fn
+from tacit.mpc.beaver import Square
+from tacit.mpc.dealer import plan
 from tacit.mpc.ring import FixedPoint
 from tacit.parties import Ledger
 
@@ -59,6 +62,18 @@ CASES = {
         torch.nn.functional.gelu,
         lambda x: 2**-12 + 0 * x,
     ),
+    "silu": (
+        fn.silu,
+        torch.cat([grid(-20, 20), torch.tensor([-1e5, 1e5], dtype=torch.float64)]),
+        torch.nn.functional.silu,
+        lambda x: 2**-12 + 0 * x,
+    ),
+    "leaky relu": (
+        lambda ctx, x: fn.leaky_relu(ctx, x, 0.01),
+        torch.cat([grid(-20, 20), torch.tensor([-1e5, 1e5], dtype=torch.float64)]),
+        torch.nn.functional.leaky_relu,
+        lambda x: 2**-15 + 2**-15 * x.abs(),
+    ),
 }
 
 
@@ -96,17 +111,66 @@ def test_softmax(n):
     assert (down - x.softmax(-1).T).abs().max() <= 2**-12
 
 
-@pytest.mark.parametrize("spread", [0.1, 1.0, 30.0])
-def test_layer_norm(spread):
-    x = FIXED.decode(
-        FIXED.encode(
-            spread * torch.randn(10, 4, 16, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-            + 3
+def rows_of(spread, mean, shape):
+    generator = torch.Generator().manual_seed(2)
+    return FIXED.decode(FIXED.encode(spread * torch.randn(shape, generator=generator).double() + mean))
+
+
+@pytest.mark.parametrize("n", [7, 64, 768])
+@pytest.mark.parametrize("spread", [0.01, 0.1, 1.0, 30.0, 150.0])
+def test_norms(spread, n):
+    """Over standard deviations from 2^-7 to 2^7, with lengths that are powers of two and others."""
+    for mean in (0.0, 3.0):
+        x = rows_of(spread, mean, (10, n))
+        sigma = (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+        made, wanted = run(lambda ctx, v: fn.layer_norm(ctx, v, 1, 1e-5), x), (x - x.mean(-1, True)) / sigma
+        far = 1 + wanted.abs()
+        assert ((made - wanted).abs() <= 2**-13 * far + 2**-14 * (1 + mean) / sigma * far).all()
+        sigma = ((x * x).mean(-1, keepdim=True) + 1e-6).sqrt()
+        made, wanted = run(lambda ctx, v: fn.rms_norm(ctx, v, 1, 1e-6), x), x / sigma
+        far = 1 + wanted.abs()
+        assert ((made - wanted).abs() <= 2**-13 * far + 2**-14 * (1 + mean) / sigma * far).all()
+
+
+def test_norms_over_two_dimensions_and_of_zeros():
+    x = rows_of(1.0, 3.0, (5, 4, 16))
+    made = run(lambda ctx, v: fn.layer_norm(ctx, v, 2, 1e-5), x)
+    assert (made - torch.nn.functional.layer_norm(x, (4, 16))).abs().max() <= 2**-11
+    for norm in (fn.layer_norm, fn.rms_norm):
+        step = functools.partial(norm, dims=1, eps=1e-12)
+        assert run(step, torch.zeros(3, 8)).abs().max() <= 2**-10
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 6, 6), (6, 6), (2, 6)])
+def test_a_masked_softmax_is_the_softmax_of_what_is_not_masked(shape):
+    x = rows_of(6.0, 0.0, shape)
+    hidden = torch.ones(6, 6, dtype=torch.bool).triu(1)
+    if shape == (2, 6):
+        hidden = hidden[2]
+    made = run(lambda ctx, v: fn.softmax(ctx, v, hidden=hidden), x)
+    assert (made - x.masked_fill(hidden, -torch.inf).softmax(-1)).abs().max() <= 2**-12
+    assert (made.masked_select(hidden) == 0).all()
+
+
+def test_a_masked_softmax_computes_no_exponential_of_what_is_masked():
+    requests = [
+        plan(
+            functools.partial(
+                fn.softmax, x=torch.empty(4, 8, 8, dtype=torch.int64, device="meta"), hidden=mask
+            )
         )
-    )
-    made = FIXED.decode(value(lambda ctx, v: fn.layer_norm(ctx, v, 2, 1e-5), FIXED.encode(x)))
-    wanted = torch.nn.functional.layer_norm(x, (4, 16))
-    assert ((made - wanted).abs() <= 2**-13 * (4 + wanted.abs()) * max(1, 1 / spread)).all()
+        for mask in (None, torch.ones(8, 8, dtype=torch.bool).triu(1))
+    ]
+    squares = [[r.x for r in each if isinstance(r, Square)] for each in requests]
+    assert squares == [[(4, 8, 8)] * 4, [(4, 36)] * 4]
+
+
+def test_comparisons_are_exact():
+    generator = torch.Generator().manual_seed(3)
+    x, y = torch.randint(-(2**45), 2**45, (2, 500), generator=generator)
+    y[:100], y[100:200] = x[:100], x[100:200] + 1
+    for function, wanted in ((fn.at_least, x >= y), (fn.equal, x == y)):
+        assert value(function, x, y).tolist() == wanted.long().tolist()
 
 
 OUTSIDE = [
@@ -152,6 +216,7 @@ def test_the_fits_are_as_good_as_stated():
         "log": (-1, 1, 2**-18),
         "gelu": (-1, 1, 2**-13),
         "rsqrt": (0.25, 1, 0.01),
+        "silu": (-1, 1, 2**-14),
     }.items():
         v = np.linspace(low, high, 500)
         fitted = np.polynomial.polynomial.polyval(v, fn._fit(name))

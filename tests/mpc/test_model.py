@@ -94,6 +94,19 @@ MODELS = {
         ),
         torch.randn(5, 6),
     ),
+    "signals": (
+        made(
+            nn.Conv1d(2, 4, 3, padding=1),
+            nn.BatchNorm1d(4),
+            nn.LeakyReLU(0.1),
+            nn.Conv1d(4, 6, 4, stride=2, dilation=2, groups=2, bias=False),
+            nn.SiLU(),
+            nn.Flatten(),
+            nn.RMSNorm(30),
+            nn.Linear(30, 3),
+        ),
+        torch.randn(3, 2, 16, generator=torch.Generator().manual_seed(1)),
+    ),
 }
 
 
@@ -106,6 +119,11 @@ def test_the_result_is_the_plain_models(name, private):
     out = tacit.infer(model, x, private=private, batch=2)
     assert out.value.shape == plain.shape
     assert (out.value - plain).abs().max() < 2e-3
+
+
+def test_norms_activations_and_convolutions_of_signals_in_the_checked_mode():
+    model, x = MODELS["signals"]
+    assert (tacit.infer(model, x[:1], adversary="active").value - model(x[:1])).abs().max() < 2e-3
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
@@ -241,7 +259,7 @@ def test_relu_moves_behind_a_max_pool_and_batch_norm_disappears():
 def test_what_cannot_be_evaluated_is_refused_with_what_can(layer, words):
     with pytest.raises(
         BadParameter,
-        match=rf"infer: layer 0 is {words}.*cannot be evaluated on shares\. Allowed are Linear, Conv2d",
+        match=rf"infer: layer 0 is {words}.*cannot be evaluated on shares\. Allowed are Linear, Conv1d",
     ):
         tacit.infer(nn.Sequential(layer), torch.ones(1, 3))
 
@@ -251,6 +269,7 @@ def test_what_cannot_be_evaluated_is_refused_with_what_can(layer, words):
     [
         (nn.MaxPool2d(2, ceil_mode=True), "dilation=1, ceil_mode=False"),
         (nn.Conv2d(1, 1, 2, padding="same"), "symmetric padding"),
+        (nn.Conv1d(1, 1, 3, padding_mode="circular", padding=1), "padding_mode='zeros'"),
         (nn.Conv2d(1, 1, 3, padding_mode="reflect", padding=1), "padding_mode='zeros'"),
         (nn.AvgPool2d(2, ceil_mode=True), "ceil_mode=False"),
         (nn.AdaptiveAvgPool2d(2), "an output of 1 × 1"),
@@ -369,12 +388,14 @@ def test_a_layer_norm_whose_squares_leave_the_range_is_seen_in_debug_mode():
             (2, 1, 4, 4),
             r"a batch norm, takes 3 channels and gets a shape of \[2, 1, 4, 4\]",
         ),
+        (made(nn.Conv1d(3, 1, 2)), (2, 3), r"takes \(rows, channels, length\) and gets a shape of \[2, 3\]"),
+        (made(nn.RMSNorm(3)), (2, 4), r"a rms norm over \[3\] gets a shape of \[2, 4\]"),
         (made(nn.Conv2d(1, 1, 5)), (2, 1, 3, 3), r"filters of \[5, 5\], larger than its images"),
         (made(nn.MaxPool2d(2)), (2, 4), r"layer 0 maxpool cannot take a shape of \[2, 4\]"),
         (made(nn.Softmax(5)), (2, 4), r"layer 0 softmax cannot take a shape of \[2, 4\]"),
         (made(Residual(nn.Linear(4, 3))), (2, 4), r"layer 0 residual cannot take a shape of \[2, 4\]"),
     ],
-    ids=["layer norm", "batch norm", "filters", "pool", "softmax", "residual"],
+    ids=["layer norm", "batch norm", "signal", "rms norm", "filters", "pool", "softmax", "residual"],
 )
 def test_a_shape_that_does_not_fit_is_refused_by_the_layers_name(model, shape, words, adversary):
     """The first two would broadcast into a result where torch has none."""

@@ -101,3 +101,49 @@ def test_division_by_a_public_number_keeps_its_digits(divisor, checked):
 def test_summands_that_do_not_fit_are_refused(checked):
     with pytest.raises(BadData, match=r"shapes \[2\] and \[3\] cannot be added"):
         share(torch.ones(2), checked=checked) + share(torch.ones(3), checked=checked)
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_comparisons_give_shared_ones_and_zeros(checked):
+    x, y = torch.tensor([[1.0, -2.0, 3.5], [0.0, 7.0, -1.0]]), torch.tensor([1.0, 0.0, 3.5])
+    a, b = share(x, checked=checked), share(y, checked=checked)
+    for made, wanted in [
+        (a >= b, x >= y),
+        (a <= b, x <= y),
+        (a > b, x > y),
+        (a < 0.5, x < 0.5),
+        (a == b, x == y),
+        (a != y, x != y),
+        (a <= 3.5, x <= 3.5),
+    ]:
+        assert made.open().tolist() == wanted.float().tolist()
+    assert ((a > 0) * a).open().tolist() == x.relu().tolist()
+    with pytest.raises(BadData, match="is secret, so a program cannot branch on it"):
+        bool(a > b)
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_shared_tensors_are_joined_by_torch(checked):
+    x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, -4.0]])
+    a, b = share(x, checked=checked), share(y, checked=checked)
+    assert torch.cat([a, b]).open().tolist() == [[1.0, 2.0], [3.0, -4.0]]
+    assert torch.cat([a, b, a], dim=-1).open().tolist() == [[1.0, 2.0, 3.0, -4.0, 1.0, 2.0]]
+    assert torch.stack([a, b], -1).open().tolist() == [[[1.0, 3.0], [2.0, -4.0]]]
+    with pytest.raises(BadData, match=r"torch\.cat joins tensors that are all shared"):
+        torch.cat([a, y])
+    with pytest.raises(TypeError):
+        torch.sin(a)
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_norms_and_activations_of_shared_tensors(checked):
+    x = torch.tensor([[0.5, -1.5, 3.0, 0.25], [1.0, 2.0, -3.0, 4.0]])
+    a = share(x, checked=checked)
+    for made, wanted in [
+        (a.silu(), torch.nn.functional.silu(x)),
+        (a.leaky_relu(0.2), torch.nn.functional.leaky_relu(x, 0.2)),
+        (a.layer_norm(), torch.nn.functional.layer_norm(x, (4,))),
+        (a.rms_norm(), torch.nn.functional.rms_norm(x, (4,), eps=1e-6)),
+        ((a * a + 1).rsqrt(), (x * x + 1).rsqrt()),
+    ]:
+        assert (made.open() - wanted).abs().max() < 1e-3

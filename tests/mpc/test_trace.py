@@ -122,6 +122,13 @@ def test_what_cannot_be_traced_is_refused_by_name(forward, words):
         compile(One(forward))
 
 
+def test_tracing_leaves_each_part_in_its_mode():
+    model = One(lambda self, x: self.layer(x))
+    model.layer.eval()
+    compile(model)
+    assert [part.training for part in model.modules()] == [True, False, True]
+
+
 def test_a_layer_with_code_of_its_own_is_not_taken_for_the_layer_it_derives_from():
     class Twice(nn.Linear):
         def forward(self, x):
@@ -129,6 +136,24 @@ def test_a_layer_with_code_of_its_own_is_not_taken_for_the_layer_it_derives_from
 
     with pytest.raises(BadParameter, match="Twice"):
         compile(nn.Sequential(Twice(2, 2)))
+
+
+@pytest.mark.parametrize("options", [{}, {"adversary": "active"}])
+def test_branches_are_concatenated(options):
+    def forward(self, x):
+        y = F.leaky_relu(self.layer(x), 0.2)
+        return torch.cat([F.silu(torch.cat((y, x, y), dim=-1)), x], 1)
+
+    model, x = One(forward), torch.randn(2, 3, generator=torch.Generator().manual_seed(4))
+    out = tacit.infer(model, x, **options)
+    assert out.value.shape == (2, 12)
+    assert (out.value - model(x)).abs().max() < 1e-3
+
+
+def test_concatenated_branches_that_do_not_fit_are_refused():
+    model = One(lambda self, x: torch.cat([self.layer(x), torch.flatten(x, 0)], 0))
+    with pytest.raises(PartyFailed, match="layer 0 graph node 2 cannot take a shape"):
+        tacit.infer(model, torch.ones(2, 3))
 
 
 def test_branches_of_different_shapes_are_refused():

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from ..boost.read_model import is_ensemble, read_model
 from ..crypto import group
 from ..crypto.prg import KEY, aes
 from ..errors import MissingExtra
-from ..mpc import checked, inference
+from ..mpc import checked, inference, lookup
 from ..mpc.model import compile, to_text
 from ..mpc.prime import FixedPointPrime
 from ..mpc.ring import FixedPoint
@@ -121,6 +121,9 @@ def infer(
     `model` is a torch.nn.Module or an ensemble of trees: of `tacit.boost`, XGBoost or scikit-learn. Of trees,
     "logits" are what `predict(margin=True)` returns (a forest's mean), float64; `x` may be a table. Only the
     number of trees, their depth, the columns and the levels of categories are public.
+
+    Of a Hugging Face encoder or decoder, `x` has the token ids, or is what a tokenizer returns with
+    return_tensors="pt": input_ids and attention_mask. Ids and mask are secret, their shape is public.
     """
     trees = not isinstance(model, nn.Module)
     if trees and not is_ensemble(model):
@@ -201,9 +204,13 @@ def infer(
     if ensemble is not None:
         _check_classes(reveal, ensemble)
         rows = encode_rows(ensemble.inputs.encode(x), fixed)
+    elif isinstance(x, Mapping):
+        named = _check_inputs(x)
+        rows = next(iter(named.values()))
     else:
         fixed.encode(x, "the input")
         rows = x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
+        named = {"x": rows}
     if rows.dim() < 2 or not len(rows):
         raise bad(
             "infer",
@@ -223,7 +230,10 @@ def infer(
             reveal=reveal,
         )
     else:
-        layers, weights = compile(model)
+        layers, weights = compile(model, named)
+        given = rows
+        if layers and layers[0]["kind"] == "program":
+            rows = lookup.join([named[part["name"]] for part in layers[0]["inputs"]])
     for name, w in weights.items():
         fixed.encode(w, f"the model's {name}")
     protocol: Any = checked if active else inference
@@ -260,8 +270,16 @@ def infer(
         plain = ideal(ensemble, x, reveal)
         error = float((value.double() - plain).abs().max())
     elif debug:
-        like = next(iter(model.parameters()), rows if rows.is_floating_point() else torch.empty(0))
-        plain = inference.ideal(model, rows.to(like.device, like.dtype), reveal)
+        like = next(iter(model.parameters()), given if given.is_floating_point() else torch.empty(0))
+        plain = inference.ideal(
+            model,
+            {k: v.to(like.device) for k, v in named.items()}
+            if isinstance(x, Mapping)
+            else given.to(like.device)
+            if layers[0]["kind"] == "program" and not given.is_floating_point()
+            else given.to(like.device, like.dtype),
+            reveal,
+        )
         error = float((value.double() - plain.double().cpu()).abs().max()) if math.prod(plain.shape) else 0.0
     costs, offline = (
         {k: (int(r), int(b)) for k, (r, b) in results[client].get(which, {}).items()}
@@ -272,6 +290,27 @@ def infer(
     elif reveal == "logits":
         value = value.float()
     return Inference(value, ledger, costs, error, offline)
+
+
+def _check_inputs(x: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The named tensors of a model's input."""
+    wrong = [name for name, value in x.items() if not isinstance(value, Tensor) or value.dim() < 2]
+    if wrong or not x:
+        raise bad(
+            "infer",
+            "x",
+            f"a dictionary with {', '.join(map(repr, wrong)) or 'nothing'}",
+            "tensors of shape (rows, …) by the names of the model's inputs",
+            'A tokenizer returns them with return_tensors="pt" and padding=True.',
+        )
+    if len({len(value) for value in x.values()}) > 1:
+        raise bad(
+            "infer",
+            "the number of rows of x",
+            {name: len(value) for name, value in x.items()},
+            "the same for all inputs",
+        )
+    return dict(x)
 
 
 def ideal(ensemble: Ensemble, x: Any, reveal: str = "logits") -> Tensor:

@@ -78,6 +78,9 @@ class TaggedShare:
     def transpose(self, a: int, b: int) -> TaggedShare:
         return TaggedShare(self.data.transpose(_behind(a), _behind(b)))
 
+    def permute(self, *dims: int) -> TaggedShare:
+        return TaggedShare(self.data.permute(0, *(d % self.dim() + 1 for d in dims)))
+
     def flatten(self, start: int, end: int = -1) -> TaggedShare:
         return TaggedShare(self.data.flatten(_behind(start), _behind(end)))
 
@@ -111,7 +114,7 @@ class TaggedShare:
         if function is torch.cat:
             return cls.cat(*args)
         if function is torch.stack:
-            return cls(torch.stack([x.data for x in args[0]], 1))
+            return cls(torch.stack([x.data for x in args[0]], _behind(*args[1:]) if args[1:] else 1))
         return NotImplemented
 
 

@@ -11,10 +11,13 @@ for 16 fractional bits; the error doubles for each bit less.
 | sigmoid, tanh | all                   | 2^-13                  | exp(−|x|), Newton-Raphson in [1, 2] |
 | softmax       | all, n ≤ 2^14         | 2^-12 + n · 2^-22      | exp(x − max x), reciprocal of the sum |
 | gelu          | all                   | 2^-12                  | max(x, 0) − polynomial at |x| in [0, 4] |
+| silu          | all                   | 2^-12                  | max(x, 0) − polynomial at |x| in [0, 12] |
 | mul_scalar    | |y| < 2^24; 2^-k: all | 2^-15 + 2^-15 · |y|    | y: x times a 22-bit public factor or 2^-k |
-| layer norm    | variance as rsqrt (1) | (2)                    | rsqrt of the variance |
+| layer norm    | (1)                   | (2), with |x − mean|   | rsqrt of the variance, which has 26 bits |
+| rms norm      | (1), of the mean of x²| (2), with |x|          | as layer norm, without the mean |
 
-(1) and n · variance < 2^30;  (2) 2^-13 · (4 + |x − mean| / σ) · max(1, 1/σ)
+(1) 2^-16 ≤ variance + ε ≤ 2^15, and n · variance < 2^30; 0 gives 0;  (2) with σ = √(variance + ε):
+2^-13 · (1 + |x − mean| / σ) + 2^-14 · (1 + |mean|) / σ · (1 + |x − mean| / σ)
 
 Tests check each error over the domain. Outside the domain a result is wrong without an error, as in all
 such schemes; `debug=True` opens the arguments and checks them. This gives up all secrecy, and is recorded
@@ -44,9 +47,14 @@ LOW, HIGH = -10, 15  # numbers between these powers of two are scaled into one o
 FINE = 22  # fractional bits of inner steps
 FAR = 32  # bits that one truncation may remove
 COARSE = 2.0**-15  # relative error of a public factor
+# a norm's variance has more fractional bits, since rows of 1/100 are common; 2^15 with the factor's stays
+# below 2^58
+NORM, NORM_LOW, NORM_FACTOR = 26, -16, 16
 # e^-16 is less than a unit of 22 bits; e^10 with 44 fractional bits is below 2^59
 EXP_LOW, EXP_HIGH, EXP_SQUARES = -16.0, 10.0, 4
 GELU_END = 4.0  # beyond, x·(1 − Φ(x)) is below 2^-12
+SILU_END = 12.0  # beyond, x·σ(−x) is below 2^-13
+FAR_BELOW = -(2.0**13)  # a score that stands for −∞: differences of other scores must be smaller than this
 
 
 async def largest(ctx: Context, x: Share) -> Share:
@@ -109,9 +117,25 @@ async def polynomial(ctx: Context, x: Share, coefficients: tuple[float, ...], bi
     return add_scalar(ctx, await ctx.truncate((powers * codes).sum(0), bits), coefficients[0], bits)
 
 
-async def compare_to_powers(ctx: Context, x: Share, edges: list[int]) -> Share:
+async def leaky_relu(ctx: Context, x: Share, slope: float) -> Share:
+    """slope·x + (1 − slope)·max(x, 0)."""
+    return x + await mul_scalar(ctx, await relu(ctx, x) - x, 1 - slope)
+
+
+async def at_least(ctx: Context, x: Share, y: Share) -> Share:
+    """[x ≥ y] as 0 or 1, without fractional bits."""
+    return (await ctx.sign(x - y)).bit
+
+
+async def equal(ctx: Context, x: Share, y: Share) -> Share:
+    """[x = y] as 0 or 1, without fractional bits: [x ≥ y] + [y ≥ x] − 1."""
+    both = (await ctx.sign(torch.stack([x - y, y - x]))).bit
+    return both[0] + both[1] - ctx.public(1, x)
+
+
+async def compare_to_powers(ctx: Context, x: Share, edges: list[int], bits: int | None = None) -> Share:
     """[x ≥ 2^e] for each exponent e, in one comparison."""
-    return (await ctx.sign(torch.stack([add_scalar(ctx, x, -(2.0**e)) for e in edges]))).bit
+    return (await ctx.sign(torch.stack([add_scalar(ctx, x, -(2.0**e), bits) for e in edges]))).bit
 
 
 def look_up(ctx: Context, bits: Share, table: list[float]) -> Share:
@@ -153,14 +177,16 @@ async def inverse(ctx: Context, x: Share, bits: int) -> Share:
     return y
 
 
-async def _roots(ctx: Context, x: Share) -> tuple[Share, Share, Share, list[int]]:
+async def _roots(
+    ctx: Context, x: Share, low: int = LOW, at: int | None = None
+) -> tuple[Share, Share, Share, list[int]]:
     """Scale x to x · 4^-k in [1/4, 1) and compute its 1/√ (y ← y(3 − xy²)/2, two steps from a polynomial).
 
-    Returns (the scaled x, its 1/√, the comparison bits, their exponents).
+    x has `at` fractional bits. Returns (the scaled x, its 1/√, the comparison bits, their exponents).
     """
-    edges = list(range(LOW, HIGH + 1, 2))
-    bits = await compare_to_powers(ctx, x, edges)
-    near = await mul(ctx, x, look_up(ctx, bits, [2.0 ** -(e + 2) for e in edges]))
+    edges = list(range(low, HIGH + 1, 2))
+    bits = await compare_to_powers(ctx, x, edges, at)
+    near = await mul(ctx, x, look_up(ctx, bits, [2.0 ** -(e + 2) for e in edges]), bits=at)
     y = await polynomial(ctx, near, _fit("rsqrt"), FINE)
     for _ in range(2):
         xyy = await mul(ctx, near, await ctx.truncate(await ctx.square(y), FINE), bits=FINE)
@@ -168,12 +194,12 @@ async def _roots(ctx: Context, x: Share) -> tuple[Share, Share, Share, list[int]
     return near, y, bits, edges
 
 
-async def rsqrt(ctx: Context, x: Share, extra: int = 0) -> Share:
-    """1/√x, with `extra` more fractional bits than the format has."""
+async def rsqrt(ctx: Context, x: Share) -> Share:
+    """1/√x."""
     await ctx.expect(x, 2.0**LOW, 2.0**HIGH, "rsqrt")
     _, y, bits, edges = await _roots(ctx, x)
     back = look_up(ctx, bits, [2.0 ** (-(e + 2) // 2) for e in edges])
-    return await mul(ctx, y, back, bits=2 * FINE - ctx.fixed.fraction - extra)
+    return await mul(ctx, y, back, bits=2 * FINE - ctx.fixed.fraction)
 
 
 async def sqrt(ctx: Context, x: Share) -> Share:
@@ -228,13 +254,35 @@ async def tanh(ctx: Context, x: Share) -> Share:
     return add_scalar(ctx, 2 * await sigmoid(ctx, 2 * x), -1.0)
 
 
-async def softmax(ctx: Context, x: Share, dim: int = -1) -> Share:
+async def softmax(ctx: Context, x: Share, dim: int = -1, hidden: Tensor | None = None) -> Share:
+    """e^(x − max x) / Σ e^(x − max x). Where the public mask `hidden` is True, x stands for −∞.
+
+    For hidden positions no exponential is computed, and the result is 0 exactly. The mask has the shape of
+    x's last dimensions, and goes with dim=-1.
+    """
     x = x.movedim(dim, -1)
-    e = await _exp(ctx, x - (await largest(ctx, x)).unsqueeze(-1))
+    if hidden is not None:
+        unit = round(FAR_BELOW * 2**ctx.fixed.fraction)
+        below = hidden.long().to(x.device)
+        x = x * (1 - below) + ctx.public(below * unit, x)
+    low = x - (await largest(ctx, x)).unsqueeze(-1)
+    e = await _exp(ctx, low) if hidden is None else await _exp_where(ctx, low, hidden)
     # at least 1, the largest term
     total = await ctx.truncate(e.sum(-1, keepdim=True), FINE - ctx.fixed.fraction)
     over = await reciprocal(ctx, total, -1, max(1, math.ceil(math.log2(x.shape[-1]))), positive=True)
     return (await mul(ctx, e, over.expand_as(e), bits=FINE)).movedim(-1, dim)
+
+
+async def _exp_where(ctx: Context, x: Share, hidden: Tensor) -> Share:
+    """e^x with 22 fractional bits, and 0 where the public mask is True."""
+    lead = x.dim() - hidden.dim()
+    kept = (~hidden).flatten().nonzero().flatten()
+    places = torch.full((hidden.numel(),), len(kept))  # 0 comes behind the values kept
+    places[kept] = torch.arange(len(kept))
+    flat = x.flatten(lead)[..., kept.to(x.device)]
+    e = await _exp(ctx, flat)
+    both = torch.cat([e, torch.zeros_like(e[..., :1])], -1)
+    return both[..., places.to(x.device)].reshape(tuple(x.shape))
 
 
 async def gelu(ctx: Context, x: Share) -> Share:
@@ -247,19 +295,53 @@ async def gelu(ctx: Context, x: Share) -> Share:
     return positive - await ctx.truncate(tail, FINE - ctx.fixed.fraction)
 
 
+async def silu(ctx: Context, x: Share) -> Share:
+    """x·σ(x) = max(x, 0) − u·σ(−u) with u = |x|, cut at 12."""
+    positive = await relu(ctx, x)
+    left = await relu(ctx, add_scalar(ctx, x - 2 * positive, SILU_END))  # 12 − |x|, at least 0
+    bits = ctx.fixed.fraction
+    sixth = await ctx.truncate(left * round(2**FINE * 2 / SILU_END), bits)  # with 22 fractional bits
+    tail = await polynomial(ctx, add_scalar(ctx, -sixth, 1.0, FINE), _fit("silu"), FINE)
+    return positive - await ctx.truncate(tail, FINE - bits)
+
+
 async def layer_norm(ctx: Context, x: Share, dims: int, eps: float) -> Share:
     """(x − mean) / √(variance + ε) over the last `dims` dimensions."""
     flat = x.flatten(-dims)
-    n = flat.shape[-1]
-    centered = flat - await mul_scalar(ctx, flat.sum(-1, keepdim=True), 1 / n)
-    # Σ (x − mean)² is summed before it is truncated
-    await ctx.expect_product(MATMUL, centered.unsqueeze(-2), centered.unsqueeze(-1))
-    variance = await mul_scalar(
-        ctx, await ctx.truncate((await ctx.square(centered)).sum(-1, keepdim=True)), 1 / n
-    )
-    extra = FINE - ctx.fixed.fraction
-    over = await rsqrt(ctx, add_scalar(ctx, variance, eps), extra)
-    return (await mul(ctx, centered, over.expand_as(centered), bits=FINE)).reshape(x.shape)
+    centered = flat - await mul_scalar(ctx, flat.sum(-1, keepdim=True), 1 / flat.shape[-1])
+    return (await _over_root(ctx, centered, eps)).reshape(tuple(x.shape))
+
+
+async def rms_norm(ctx: Context, x: Share, dims: int, eps: float) -> Share:
+    """x / √(mean of x² + ε) over the last `dims` dimensions. Zhang, Sennrich: Root Mean Square Layer
+    Normalization, NeurIPS 2019.
+    """
+    return (await _over_root(ctx, x.flatten(-dims), eps)).reshape(tuple(x.shape))
+
+
+async def _over_root(ctx: Context, x: Share, eps: float) -> Share:
+    """x / √(mean of x² + ε) along the last dimension.
+
+    Σ x² has twice the fractional bits. The power of two of 1/n is taken off together with them, and the rest
+    of 1/n, between 1/2 and 1, is a factor of 16 bits.
+    """
+    n, f = x.shape[-1], ctx.fixed.fraction
+    await ctx.expect_product(MATMUL, x.unsqueeze(-2), x.unsqueeze(-1))
+    total = (await ctx.square(x)).sum(-1, keepdim=True)
+    part, power = math.frexp(1 / n)  # 1/n = part · 2^power
+    exact = part == 0.5
+    power -= exact
+    down = 2 * f - NORM - power
+    mean = await ctx.truncate(total, down) if down > 0 else total * 2**-down
+    if not exact:
+        mean = await ctx.truncate(mean * round(part * 2**NORM_FACTOR), NORM_FACTOR)
+    mean = add_scalar(ctx, mean, eps, NORM)
+    shown = 2.0 ** (NORM - f)  # how a number with NORM fractional bits is read
+    await ctx.expect(mean, 0.0, 2.0**HIGH * shown, f"the variance of a norm, times {shown:g},")
+    _, y, bits, edges = await _roots(ctx, mean, NORM_LOW, NORM)
+    back = look_up(ctx, bits, [2.0 ** (-(e + 2) // 2) for e in edges])
+    over = await mul(ctx, y, back, bits=FINE)
+    return await mul(ctx, x, over.expand_as(x), bits=FINE)
 
 
 # (function, ends of its domain, degree) of the polynomials
@@ -267,6 +349,7 @@ FITS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float, float, int]] = 
     "rsqrt": (lambda v: np.asarray(v**-0.5), 0.25, 1.0, 5),
     "log": (lambda v: np.asarray(np.log((v + 3) / 4)), -1.0, 1.0, 9),
     "exp": (lambda v: np.asarray(np.exp(v)), -1.0, 0.625, 7),
+    "silu": (lambda v: (u := (v + 1) * SILU_END / 2) / (1 + np.exp(u)), -1.0, 1.0, 14),
     "gelu": (
         lambda v: np.array([(u := 2 * (w + 1)) * 0.5 * math.erfc(u / math.sqrt(2)) for w in v]),
         -1.0,

@@ -204,7 +204,9 @@ async def client(
     check(architecture)
     network, fixed = architecture.network(), mode.fixed(architecture.fraction)
     weights = None if architecture.private_model else (await me.recv(owner, PublicWeights)).weights
-    inputs = [fixed.encode(x, "the input").to(device) for x in batches]  # refused before anything is sent
+    inputs = [
+        model.encode_input(network, x, fixed).to(device) for x in batches
+    ]  # refused before anything is sent
     shapes = [list(x.shape) for x in inputs]
     await me.send([owner, helper] if helper is not None else owner, Batches(shapes))
     names = (owner, me.name)
@@ -303,16 +305,22 @@ async def share_weights(
     shared: dict[str, Any] = {}
     with ctx.at("weights, once"):
         for name, shape in shapes.items():
-            code, is_bias = codes.get(name), name.endswith(".bias")
+            code, is_bias = codes.get(name), name.endswith((".bias", ".shift"))
             if private and is_bias:
                 shared[name] = await ctx.share_private(code, shape, OWNER)
             elif private:
                 shared[name] = await ctx.mask_private(name, shape, code, OWNER)
             else:
                 shared[name] = ctx.public(code, code) if is_bias else code
+    shifts = [layer["name"] for layer in with_weights if layer["kind"] == "shift"]
     return Weights(
-        {layer["name"]: shared[f"{layer['name']}.weight"] for layer in with_weights},
         {
+            layer["name"]: shared[f"{layer['name']}.weight"]
+            for layer in with_weights
+            if layer["kind"] != "shift"
+        },
+        {name: shared[f"{name}.shift"] for name in shifts}
+        | {
             layer["name"]: model.broadcast_bias(layer, shared[f"{layer['name']}.bias"])
             for layer in with_weights
             if layer["bias"]
@@ -348,12 +356,15 @@ def summarize_costs(**costs: Mapping[str, Cost]) -> dict[str, Any]:
     }
 
 
-def ideal(network: torch.nn.Module, x: Tensor, reveal: str = "logits") -> Tensor:
+def ideal(network: torch.nn.Module, x: Tensor | Mapping[str, Tensor], reveal: str = "logits") -> Tensor:
     """What the programs compute, up to rounding."""
     modes = {part: part.training for part in network.modules()}
     try:
         with torch.no_grad():
-            y: Tensor = network.eval()(x.clone())  # a layer may overwrite its input
+            network.eval()
+            # a layer may overwrite its input
+            out = network(x.clone()) if isinstance(x, Tensor) else network(**x)
+            y: Tensor = getattr(out, "logits", out)
     finally:
         for part, training in modes.items():
             part.training = training

@@ -23,33 +23,43 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import BadData, BadParameter, ProtocolError
-from . import functions, trace, trees
+from . import functions, lookup, program, trace, trees
 from .beaver import MATMUL, MUL, Bilinear, MaskedFactor
 from .context import Context, Share, Step
+from .ring import FixedPoint
 
 Layer = dict[str, Any]
 ALLOWED = (
-    "Linear, Conv2d, BatchNorm1d, BatchNorm2d, LayerNorm, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, ReLU, "
-    "Sigmoid, Tanh, GELU, Softmax, Flatten, "
+    "Linear, Conv1d, Conv2d, BatchNorm1d, BatchNorm2d, LayerNorm, RMSNorm, MaxPool2d, AvgPool2d, "
+    "AdaptiveAvgPool2d, ReLU, LeakyReLU, Sigmoid, Tanh, GELU, SiLU, Softmax, Flatten, "
     "Dropout, Identity, nn.Sequential and tacit.mpc.Residual of these, and your own modules that apply "
     "and add them"
 )
 LIMITS: dict[type[nn.Module], str] = {
+    nn.Conv1d: "padding_mode='zeros' and symmetric padding (an odd kernel size, or padding given as numbers)",
     nn.Conv2d: "padding_mode='zeros' and symmetric padding (an odd kernel size, or padding given as numbers)",
     nn.MaxPool2d: "dilation=1, ceil_mode=False and return_indices=False",
     nn.AvgPool2d: "ceil_mode=False, no divisor_override, and count_include_pad=True if it pads",
     nn.AdaptiveAvgPool2d: "an output of 1 × 1",
     nn.Softmax: "a dim",
 }  # options that a supported layer must have
-ACTIVATIONS = {nn.ReLU: "relu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh", nn.GELU: "gelu"}
+ACTIVATIONS = {
+    nn.ReLU: "relu",
+    nn.Sigmoid: "sigmoid",
+    nn.Tanh: "tanh",
+    nn.GELU: "gelu",
+    nn.SiLU: "silu",
+}
 ELEMENTWISE: dict[str, Step] = {
     "relu": functions.relu,
     "sigmoid": functions.sigmoid,
     "tanh": functions.tanh,
     "gelu": functions.gelu,
+    "silu": functions.silu,
 }
 KINDS = {
-    *("linear", "conv2d", "affine", "maxpool", "avgpool", "meanpool", "flatten", "softmax", "layernorm"),
+    *("linear", "conv1d", "conv2d", "affine", "maxpool", "avgpool", "meanpool", "flatten", "softmax"),
+    *("layernorm", "rmsnorm", "leakyrelu", "embed", "shift"),
     *("compare", "leaves", "truncate"),  # `trees.py`
 }
 
@@ -66,10 +76,14 @@ class Residual(nn.Module):
         return y
 
 
-def compile(model: nn.Module) -> tuple[list[Layer], dict[str, Tensor]]:
+def compile(
+    model: nn.Module, inputs: Mapping[str, Tensor] | None = None
+) -> tuple[list[Layer], dict[str, Tensor]]:
     """Compile a module to (architecture, weights by name in float64).
 
-    Raises BadParameter, with the list of supported layers, for anything else.
+    A chain of layers, with branches that are added or joined, takes inputs of any shape. Anything else is
+    exported (`export.py`) for `inputs` of these names, shapes and types. Raises BadParameter, with what is
+    supported, for what cannot be evaluated.
     """
     for name, part in model.named_modules():
         if part._forward_hooks or part._forward_pre_hooks:
@@ -80,8 +94,21 @@ def compile(model: nn.Module) -> tuple[list[Layer], dict[str, Tensor]]:
                 "write its computation as layers."
             )
     weights: dict[str, Tensor] = {}
-    layers = _layers(model, "", weights)
-    return _move_relu(layers), {name: w.detach().double().cpu() for name, w in weights.items()}
+    try:
+        if inputs is not None and len(inputs) > 1:
+            raise BadParameter("infer: a chain of layers takes one input.")
+        layers = _move_relu(_layers(model, "", weights))
+    except BadParameter as refused:
+        if inputs is None:
+            raise
+        from .export import compile_program  # it knows the layers of this module
+
+        try:
+            return compile_program(model, dict(inputs))
+        except BadParameter as error:
+            own = any(not type(m).forward.__module__.startswith("torch.nn.") for m in model.modules())
+            raise (error if own or len(inputs) > 1 else refused) from None
+    return layers, {name: w.detach().double().cpu() for name, w in weights.items()}
 
 
 def _layers(module: nn.Module, name: str, weights: dict[str, Tensor]) -> list[Layer]:
@@ -127,26 +154,31 @@ def _layers(module: nn.Module, name: str, weights: dict[str, Tensor]) -> list[La
             )
         ]
     if (
-        isinstance(module, nn.Conv2d)
+        isinstance(module, nn.Conv1d | nn.Conv2d)
         and module.padding_mode == "zeros"
         and (padding := _padding(module)) is not None
     ):
-        weights[f"{name}.weight"] = module.weight
+        # of one dimension: as images of one row
+        line = isinstance(module, nn.Conv1d)
+        weight = module.weight.unsqueeze(2) if line else module.weight
+        weights[f"{name}.weight"] = weight
         return [
             _biased(
                 {
-                    "kind": "conv2d",
+                    "kind": "conv1d" if line else "conv2d",
                     "name": name,
-                    "shape": list(module.weight.shape),
-                    "stride": list(module.stride),
-                    "padding": padding,
-                    "dilation": list(module.dilation),
+                    "shape": list(weight.shape),
+                    "stride": [1] * line + list(module.stride),
+                    "padding": [0] * line + padding,
+                    "dilation": [1] * line + list(module.dilation),
                     "groups": module.groups,
                 },
                 module.bias,
                 weights,
             )
         ]
+    if isinstance(module, nn.RMSNorm):
+        return rms_norm(list(module.normalized_shape), module.eps, module.weight, name, weights)
     if isinstance(module, nn.LayerNorm):
         shape = list(module.normalized_shape)
         if module.weight is None:
@@ -172,6 +204,8 @@ def _layers(module: nn.Module, name: str, weights: dict[str, Tensor]) -> list[La
         return [_pool("avgpool", module)]
     if isinstance(module, nn.AdaptiveAvgPool2d) and _pair(module.output_size) == [1, 1]:
         return [{"kind": "meanpool"}]
+    if isinstance(module, nn.LeakyReLU):
+        return [{"kind": "leakyrelu", "slope": module.negative_slope}]
     if isinstance(module, nn.Softmax) and module.dim is not None:
         return [{"kind": "softmax", "dim": module.dim}]
     if isinstance(module, nn.Flatten):
@@ -197,12 +231,12 @@ def _overwrites(module: nn.Module) -> bool:
     return bool(getattr(module, "inplace", False)) and not isinstance(module, nn.Dropout)
 
 
-def _padding(module: nn.Conv2d) -> list[int] | None:
+def _padding(module: nn.Conv1d | nn.Conv2d) -> list[int] | None:
     """The padding in numbers; None if 'same' would be asymmetric."""
     if not isinstance(module.padding, str):
         return list(module.padding)
     if module.padding == "valid":
-        return [0, 0]
+        return [0] * len(module.kernel_size)
     both = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size)]
     return None if any(b % 2 for b in both) else [b // 2 for b in both]
 
@@ -212,6 +246,18 @@ def _biased(layer: Layer, bias: Tensor | None, weights: dict[str, Tensor]) -> La
     if bias is not None:
         weights[f"{layer['name']}.bias"] = bias
     return layer
+
+
+def rms_norm(
+    over: list[int], eps: float | None, weight: Tensor | None, name: str, weights: dict[str, Tensor]
+) -> list[Layer]:
+    """x / √(mean of x² + ε), times a weight."""
+    # torch's default is the number type's resolution, far below a unit of fixed-point numbers
+    layer = {"kind": "rmsnorm", "dims": len(over), "over": over, "eps": eps or 0.0}
+    if weight is None:
+        return [layer]
+    weights[f"{name}.weight"] = weight
+    return [layer, {"kind": "affine", "name": name, "shape": over, "bias": False}]
 
 
 def _norm(
@@ -228,8 +274,10 @@ def _norm(
     scale = scale if module.weight is None else scale * module.weight.detach().double()
     shift = -module.running_mean.double() * scale
     shift = shift if module.bias is None else shift + module.bias.detach().double()
-    rows = isinstance(module, nn.BatchNorm1d)
-    if before is not None and before["kind"] == ("linear" if rows else "conv2d"):
+    line = before is not None and before["kind"] == "conv1d"
+    rows = isinstance(module, nn.BatchNorm1d) and not line
+    kind = "linear" if rows else "conv1d" if isinstance(module, nn.BatchNorm1d) else "conv2d"
+    if before is not None and before["kind"] == kind:
         if before["shape"][1 if rows else 0] != len(scale):
             raise BadParameter(
                 f"infer: layer {name} is {module!r}, and the layer before it has "
@@ -300,11 +348,14 @@ def _validate(layers: Any) -> list[Layer]:
             _validate(layer["shortcut"])
         elif layer["kind"] == "graph":
             for i, node in enumerate(layer["nodes"]):
-                if not node["sum"] or not all(isinstance(j, int) and 0 <= j <= i for j in node["sum"]):
+                joined = node["cat"] if "cat" in node else node["sum"]
+                if not joined or not all(isinstance(j, int) and 0 <= j <= i for j in joined):
                     raise ValueError(
-                        f"node {i} of a graph adds {node['sum']!r:.40}, which are not earlier values"
+                        f"node {i} of a graph joins {joined!r:.40}, which are not earlier values"
                     )
                 _validate(node["layers"])
+        elif layer["kind"] == "program":
+            program.validate(layer, _validate)
         elif layer["kind"] not in KINDS | ELEMENTWISE.keys():
             raise ValueError(f"unknown layer {layer['kind']!r:.40}")
     return layers
@@ -325,10 +376,14 @@ class Weights:
 
     async def apply(self, ctx: Context, x: Share, layer: Layer, op: Bilinear) -> Share:
         """[x ∘ w + bias], truncated."""
-        factor, bias = self.factors[layer["name"]], self.biases.get(layer["name"])
-        product = ctx.product_masked if isinstance(factor, MaskedFactor) else ctx.product_public
-        y = await product(x, factor, op)
+        y, bias = await self.multiply(ctx, x, layer, op), self.biases.get(layer["name"])
         return await ctx.truncate(y if bias is None else y + bias)
+
+    async def multiply(self, ctx: Context, x: Share, layer: Layer, op: Bilinear) -> Share:
+        """[x ∘ w], not truncated."""
+        factor = self.factors[layer["name"]]
+        product = ctx.product_masked if isinstance(factor, MaskedFactor) else ctx.product_public
+        return await product(x, factor, op)
 
 
 def encode_weights(ctx: Context, weights: Mapping[str, Tensor], layers: Sequence[Layer]) -> dict[str, Tensor]:
@@ -344,9 +399,18 @@ def encode_weights(ctx: Context, weights: Mapping[str, Tensor], layers: Sequence
     }
 
 
+def encode_input(layers: list[Layer], x: Tensor, fixed: FixedPoint) -> Tensor:
+    """A batch as ring elements; of a program, with token ids as one-hot rows."""
+    if layers and layers[0]["kind"] == "program":
+        return lookup.encode(layers[0], x, fixed)
+    return fixed.encode(x, "the input")
+
+
 def weight_shapes(layer: Layer) -> dict[str, tuple[int, ...]]:
     """The shapes of a layer's weight and bias, by name."""
     shape = tuple(layer["shape"])
+    if layer["kind"] == "shift":
+        return {f"{layer['name']}.shift": shape}
     shapes = {f"{layer['name']}.weight": shape}
     if layer["bias"]:
         shapes[f"{layer['name']}.bias"] = (
@@ -361,7 +425,7 @@ def weight_shapes(layer: Layer) -> dict[str, tuple[int, ...]]:
 
 def broadcast_bias(layer: Layer, bias: Any) -> Any:
     """A bias in the shape in which it is added to the layer's output."""
-    return bias.reshape(-1, 1, 1) if layer["kind"] == "conv2d" else bias
+    return bias.reshape(-1, 1, 1) if layer["kind"] in ("conv1d", "conv2d") else bias
 
 
 def drop_final_activation(layers: list[Layer], reveal: str) -> list[Layer]:
@@ -373,6 +437,8 @@ def drop_final_activation(layers: list[Layer], reveal: str) -> list[Layer]:
             *layers[:-1],
             {**last, "nodes": [*nodes, {**end, "layers": drop_final_activation(end["layers"], reveal)}]},
         ]
+    if reveal == "argmax" and last.get("kind") == "program":
+        return [*layers[:-1], program.drop_final_activation(last)]
     monotone = last.get("kind") in ("sigmoid", "tanh", "truncate") or (
         last.get("kind") == "softmax" and last["dim"] == -1
     )
@@ -387,6 +453,8 @@ def layers_with_weights(layers: list[Layer]) -> list[Layer]:
             result += layers_with_weights(layer["body"]) + layers_with_weights(layer["shortcut"])
         elif layer["kind"] == "graph":
             result += [inner for node in layer["nodes"] for inner in layers_with_weights(node["layers"])]
+        elif layer["kind"] == "program":
+            result += program.layers_of(layer)
         elif "name" in layer:
             result.append(layer)
     return result
@@ -406,33 +474,55 @@ async def evaluate(ctx: Context, layers: list[Layer], weights: Weights, x: Share
         elif layer["kind"] == "graph":
             values = [x]
             for j, node in enumerate(layer["nodes"]):
-                first, *others = branches = [values[k] for k in node["sum"]]
-                if len({branch.shape for branch in branches}) > 1:
-                    raise BadData(
-                        f"{label} adds branches of shapes {[list(b.shape) for b in branches]}; they must be "
-                        "equal."
-                    )
-                values.append(
-                    await evaluate(
-                        ctx, node["layers"], weights, sum(others, start=first), f"{label} node {j} "
-                    )
-                )
+                with _name_layer_errors(ctx, f"{label} node {j}", x):
+                    start = _join_branches(label, node, values)
+                values.append(await evaluate(ctx, node["layers"], weights, start, f"{label} node {j} "))
             x = values[-1]
+        elif layer["kind"] == "program":
+            lookup.check_width(layer, list(x.shape))
+            inputs = lookup.split(layer, x)
+            with ctx.at("check of the input"):
+                await lookup.check_inputs(ctx, layer, inputs)
+            x = await program.evaluate(ctx, layer, weights, inputs, x.shape[0], at, _check_and_apply)
         else:
             with ctx.at(label), _name_layer_errors(ctx, label, x):
-                _check_shape(layer, list(x.shape))
-                x = await _apply(ctx, layer, weights, x)
+                x = await _check_and_apply(ctx, layer, weights, x)
     return x
+
+
+async def _check_and_apply(ctx: Context, layer: Layer, weights: Weights, x: Share) -> Share:
+    _check_shape(layer, list(x.shape))
+    return await _apply(ctx, layer, weights, x)
+
+
+def _join_branches(label: str, node: Layer, values: list[Any]) -> Share:
+    """The sum of a node's branches, or their concatenation."""
+    if "cat" in node:
+        return torch.cat([values[k] for k in node["cat"]], node["dim"])
+    first, *others = branches = [values[k] for k in node["sum"]]
+    if len({branch.shape for branch in branches}) > 1:
+        raise BadData(
+            f"{label} adds branches of shapes {[list(b.shape) for b in branches]}; they must be equal."
+        )
+    return sum(others, start=first)
 
 
 def _check_shape(layer: Layer, shape: list[int]) -> None:
     """Refuse inputs that a layer cannot take, or would interpret differently."""
     trees.check_rows(layer, shape)
-    if layer["kind"] == "linear" and shape[-1] != layer["shape"][0]:
+    if layer["kind"] in ("linear", "embed") and shape[-1] != layer["shape"][0]:
         raise BadData(
             f"layer {layer['name']} takes {layer['shape'][0]} inputs and gets a shape of {shape}. Check the "
             "input's shape, or flatten first."
         )
+    if layer["kind"] == "conv1d":
+        if len(shape) != 3:
+            raise BadData(
+                f"layer {layer['name']} takes (rows, channels, length) and gets a shape of {shape}. "
+                "Check the input's shape."
+            )
+        shape = [*shape[:2], 1, shape[2]]
+        layer = {**layer, "kind": "conv2d"}
     if layer["kind"] == "conv2d" and (len(shape) != 4 or shape[1] != layer["shape"][1] * layer["groups"]):
         raise BadData(
             f"layer {layer['name']} takes images of {layer['shape'][1] * layer['groups']} channels and gets "
@@ -447,10 +537,9 @@ def _check_shape(layer: Layer, shape: list[int]) -> None:
             f"layer {layer['name']} has filters of {layer['shape'][2:]}, larger than its images: it gets a "
             f"shape of {shape}."
         )
-    if layer["kind"] == "layernorm" and shape[-layer["dims"] :] != layer.get("over"):
-        raise BadData(
-            f"a layer norm over {layer.get('over')} gets a shape of {shape}. Check the input's shape."
-        )
+    if layer["kind"] in ("layernorm", "rmsnorm") and shape[-layer["dims"] :] != layer.get("over"):
+        name = {"layernorm": "layer norm", "rmsnorm": "rms norm"}[layer["kind"]]
+        raise BadData(f"a {name} over {layer.get('over')} gets a shape of {shape}. Check the input's shape.")
     if layer["kind"] == "affine" and "rows" in layer and len(shape) > 1 and shape[1] != layer["shape"][0]:
         raise BadData(
             f"layer {layer['name']}, a batch norm, takes {layer['shape'][0]} channels and gets a shape of "
@@ -484,12 +573,20 @@ async def _apply(ctx: Context, layer: Layer, weights: Weights, x: Share) -> Shar
     match layer["kind"]:
         case "linear":
             return await weights.apply(ctx, x, layer, MATMUL)
+        case "embed":  # one-hot rows are whole, so nothing is to be truncated
+            return await weights.multiply(ctx, x, layer, MATMUL)
+        case "shift":
+            return x + weights.biases[layer["name"]]
         case "affine":
             return await weights.apply(ctx, x, layer, MUL)
-        case "conv2d":
+        case "conv1d" | "conv2d":
             (sh, sw), (ph, pw), (dh, dw) = layer["stride"], layer["padding"], layer["dilation"]
             op = Bilinear("conv2d", ((sh, sw), (ph, pw), (dh, dw), layer["groups"]))
-            return await weights.apply(ctx, x, layer, op)
+            if layer["kind"] == "conv2d":
+                return await weights.apply(ctx, x, layer, op)
+            return (await weights.apply(ctx, x.unsqueeze(2), layer, op))[:, :, 0]
+        case "leakyrelu":
+            return await functions.leaky_relu(ctx, x, layer["slope"])
         case "maxpool":
             if any(layer["padding"]):  # padding must be less than any value
                 outside = _pad(layer, torch.zeros(x.shape, dtype=torch.int64, device=x.device), -1)
@@ -507,6 +604,8 @@ async def _apply(ctx: Context, layer: Layer, weights: Weights, x: Share) -> Shar
             return await functions.softmax(ctx, x, layer["dim"])
         case "layernorm":
             return await functions.layer_norm(ctx, x, layer["dims"], layer["eps"])
+        case "rmsnorm":
+            return await functions.rms_norm(ctx, x, layer["dims"], layer["eps"])
         case "compare":
             return await trees.compare(ctx, weights, layer, x)
         case "leaves":

@@ -194,6 +194,92 @@ class MPCTensor(ABC):
     def gelu(self) -> Self:
         return self.run(functions.gelu)
 
+    def silu(self) -> Self:
+        return self.run(functions.silu)
+
+    def leaky_relu(self, slope: float = 0.01) -> Self:
+        return self.run(lambda ctx, x: functions.leaky_relu(ctx, x, slope))
+
+    def rsqrt(self) -> Self:
+        return self.run(functions.rsqrt)
+
+    def layer_norm(self, dims: int = 1, eps: float = 1e-5) -> Self:
+        """Over the last `dims` dimensions."""
+        return self.run(lambda ctx, x: functions.layer_norm(ctx, x, dims, eps))
+
+    def rms_norm(self, dims: int = 1, eps: float = 1e-6) -> Self:
+        """Over the last `dims` dimensions."""
+        return self.run(lambda ctx, x: functions.rms_norm(ctx, x, dims, eps))
+
+    # comparisons: 1.0 where true, 0.0 elsewhere, shared; with a shared tensor or public numbers ------------
+
+    def __ge__(self, other: Any) -> Self:
+        return self._compare(other, functions.at_least)
+
+    def __le__(self, other: Any) -> Self:
+        return self._compare(other, lambda ctx, x, y: functions.at_least(ctx, y, x))
+
+    def __gt__(self, other: Any) -> Self:
+        opposite: Self = self.__le__(other)
+        return opposite.__rsub__(1)
+
+    def __lt__(self, other: Any) -> Self:
+        opposite: Self = self.__ge__(other)
+        return opposite.__rsub__(1)
+
+    def __eq__(self, other: Any) -> Self:  # type: ignore[override]  # elementwise, as torch's
+        return self._compare(other, functions.equal)
+
+    def __ne__(self, other: Any) -> Self:  # type: ignore[override]
+        return self.__eq__(other).__rsub__(1)
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        raise BadData(
+            f"{self!r} is secret, so a program cannot branch on it. Compute both branches and select by "
+            "multiplication, or open it."
+        )
+
+    def _compare(self, other: Any, step: Step) -> Self:
+        unit = 1 << self.fixed.fraction
+        if isinstance(other, type(self)):
+            self._check_compatible(other)
+
+            async def both(ctx: Any, x: Any, y: Any) -> Any:
+                x, y = _expand_both(x, y)
+                return await step(ctx, x, y) * unit
+
+            return self.run(both, other)
+        public = self._encode(other, "the number compared with")
+
+        async def one(ctx: Any, x: Any) -> Any:
+            x, y = _expand_both(x, ctx.public(public.to(x.device), x))
+            return await step(ctx, x, y) * unit
+
+        return self.run(one)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Support torch.cat and torch.stack of shared tensors; torch refuses anything else."""
+        join: Callable[..., Any] | None = {torch.cat: torch.cat, torch.stack: torch.stack}.get(function)
+        if join is None:
+            return NotImplemented
+        dim = (kwargs or {}).get("dim", args[1] if len(args) > 1 else 0)
+        first, *others = args[0]
+        for other in (first, *others):
+            if not isinstance(other, type(first)) or not isinstance(first, MPCTensor):
+                raise BadData(
+                    f"torch.{function.__name__} joins tensors that are all shared, or all not. Share the "
+                    "others."
+                )
+            first._check_compatible(other)
+        if dim < 0:  # of the value, not of its tags
+            dim += len(first.shape) + (join is torch.stack)
+        return first._map(lambda *shares: join(list(shares), dim), *others)
+
     def open(self) -> Tensor:
         """Reveal the value to all parties: each sends its share to every other."""
         value = self._run_parties(lambda ctx, x: ctx.reveal(x), [self.shares])[0]
@@ -270,3 +356,9 @@ class MPCTensor(ABC):
             raise BadData(
                 f"{self!r} is an index, without fractional bits; it cannot be used in arithmetic. Open it."
             )
+
+
+def _expand_both(x: Any, y: Any) -> tuple[Any, Any]:
+    """Two shares, broadcast to one shape."""
+    shape = torch.broadcast_shapes(x.shape, y.shape)
+    return x.expand(*shape), y.expand(*shape)

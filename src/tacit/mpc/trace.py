@@ -3,9 +3,10 @@ nodes of a graph.
 
     {"kind": "graph", "nodes": [{"sum": [0], "layers": […]}, {"sum": [0, 1], "layers": […]}, …]}
 
-Value 0 is the input. Node i adds earlier values and applies its layers to the sum, which gives value i + 1;
-the last one is the output. Supported are the layers of `model.py`, their functional forms, and `+`.
-Data-dependent control flow, other arithmetic, and views by size are refused.
+Value 0 is the input. Node i adds earlier values ("sum"), or concatenates them ("cat", with "dim"), and
+applies its layers to the result, which gives value i + 1; the last one is the output. Supported are the
+layers of `model.py`, their functional forms, `+` and `torch.cat`. Data-dependent control flow, other
+arithmetic, and views by size are refused.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor, fx, nn
 from ..errors import BadParameter
 
 Layer = dict[str, Any]
+CAT = {torch.cat, torch.concat, torch.concatenate}
 ADD = {operator.add, operator.iadd, torch.add, "add", "add_"}
 
 
@@ -38,6 +40,8 @@ FORMS: dict[Any, Callable[..., nn.Module]] = {
     **dict.fromkeys((torch.sigmoid, F.sigmoid, "sigmoid"), nn.Sigmoid),
     **dict.fromkeys((torch.tanh, F.tanh, "tanh"), nn.Tanh),
     F.gelu: lambda approximate="none": nn.GELU(approximate),
+    F.silu: lambda inplace=False: nn.SiLU(),
+    F.leaky_relu: lambda negative_slope=0.01, inplace=False: nn.LeakyReLU(negative_slope),
     **dict.fromkeys(
         (torch.flatten, "flatten"), lambda start_dim=0, end_dim=-1: nn.Flatten(start_dim, end_dim)
     ),
@@ -52,7 +56,7 @@ FORMS: dict[Any, Callable[..., nn.Module]] = {
 
 HINT = (
     "Your own module may apply the allowed layers and functions such as F.relu and torch.flatten(x, 1), and "
-    "add branches with +. "
+    "add branches with + or join them with torch.cat. "
     "Rewrite the rest in this form, or with nn.Sequential and tacit.mpc.Residual."
 )
 
@@ -74,7 +78,7 @@ def layers(
 ) -> list[Layer]:
     """One graph layer, or a list of layers if nothing branches."""
     label = name or "the model"
-    mode = module.training
+    modes = {part: part.training for part in module.modules()}
     module.eval()  # functional dropout and batch norm depend on it
     try:
         graph = _Tracer().trace(module)
@@ -84,7 +88,8 @@ def layers(
             f"{str(error).splitlines()[0] if str(error) else error!r}. {HINT}"
         ) from None
     finally:
-        module.train(mode)
+        for inner, training in modes.items():  # a part may be in another mode than the whole
+            inner.training = training
     parts = dict(module.named_modules())
     nodes: list[Layer] = []
     value: dict[fx.Node, int] = {}
@@ -115,6 +120,14 @@ def layers(
             if len(node.args) != 2 or len(inputs) != 2 or node.kwargs:
                 raise refuse(node, "adds something that is not another branch")
             nodes.append({"sum": [value[a] for a in inputs], "layers": []})
+            value[node] = len(nodes)
+            continue
+        if node.op == "call_function" and node.target in CAT:
+            parts_of, dim = node.args[0] if node.args else (), node.kwargs.get("dim", 0)
+            dim = node.args[1] if len(node.args) > 1 else dim
+            if not isinstance(parts_of, list | tuple) or not all(a in value for a in parts_of):
+                raise refuse(node, "concatenates something that is not another branch")
+            nodes.append({"cat": [value[a] for a in parts_of], "dim": dim, "layers": []})
             value[node] = len(nodes)
             continue
         if not inputs or inputs[0] not in value:
@@ -151,7 +164,7 @@ def layers(
         value[node] = len(nodes)
     for node_layer in nodes:
         node_layer["layers"] = reorder(node_layer["layers"])
-    if len(nodes) == 1 and nodes[0]["sum"] == [0]:
+    if len(nodes) == 1 and nodes[0].get("sum") == [0]:
         return list(nodes[0]["layers"])
     return [{"kind": "graph", "nodes": nodes}]
 

@@ -1,0 +1,8 @@
+"""The operations of an exported module (`export.py`) on values of a program: each handler emits its nodes."""
+
+from __future__ import annotations
+
+from . import arithmetic, layers, masks, recurrence, views
+from .registry import HANDLERS
+
+__all__ = ["HANDLERS", "arithmetic", "layers", "masks", "recurrence", "views"]
