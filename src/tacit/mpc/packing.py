@@ -1,6 +1,6 @@
 """How matrices and images are packed in polynomials of 8192 words, so that one product of polynomials
-computes many products of words. Huang, Lu, Hong, Ding: Cheetah, USENIX Security 2022, Section 3 (convolutions); Hao,
-Li, Chen, Xing, Xu, Zhang: Iron, NeurIPS 2022 (matrix products).
+computes many products of words. Huang, Lu, Hong, Ding: Cheetah, USENIX Security 2022, Section 3
+(convolutions); Hao, Li, Chen, Xing, Xu, Zhang: Iron, NeurIPS 2022 (matrix products).
 
     matrix      Σ x[r, j] X^(r·p·k + j) times Σ y[q, j] X^(q·k + k − 1 − j), for blocks of k inner and p outer
                 columns: the coefficient at (r·p + q)·k + k − 1 is Σ_j x[r, j]·y[q, j]
