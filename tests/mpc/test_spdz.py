@@ -7,18 +7,30 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import PartyFailed
-from tacit.mpc import functions, prime, spdz
+from tacit.mpc import functions, prime, spdz, tagged_bits
 from tacit.mpc.beaver import MATMUL
 from tacit.mpc.elements import TaggedShare
 from tacit.mpc.prime import FixedPointPrime, P
-from tacit.mpc.tagged import TaggedStock, deal, draw_keys, plan, share_tagged
+from tacit.mpc.ring import unpack
+from tacit.mpc.tagged import (
+    ComparisonShares,
+    TaggedStock,
+    TaggedTruncation,
+    deal,
+    draw_keys,
+    plan,
+    share_tagged,
+)
+from tacit.mpc.tagged_bits import TaggedComparison
 from tacit.mpc.tagged_context import MaskedOpening, TaggedContext
+from tacit.mpc.tape import Tape
 from tacit.parties.codec import decode, encode, kind_of
 from tacit.parties.conformance import Tap
 from tacit.parties.secret import Secret
@@ -46,7 +58,10 @@ class Forging:
                 )
             else:
                 first = message.values[0].clone()
-                first.view(-1)[0] = (first.view(-1)[0] + 1) % P
+                if first.dtype is torch.uint8:  # eight bits, the first in the highest place
+                    first.view(-1)[0] ^= 128
+                else:
+                    first.view(-1)[0] = (first.view(-1)[0] + 1) % P
                 message = dataclasses.replace(message, values=[first, *message.values[1:]])
             frame = encode(message)
         self.sent.append(kind_of(frame))
@@ -109,6 +124,10 @@ def value(step, *operands, **options):
     return prime.to_signed(made[0])
 
 
+async def positive(ctx, x):
+    return (await ctx.sign(x)).bit
+
+
 WORD = st.integers(-(2**47), 2**47)
 
 
@@ -117,7 +136,7 @@ WORD = st.integers(-(2**47), 2**47)
 def test_an_honest_run_passes_and_is_exact(values, parties):
     x = torch.tensor(values)
     assert value(functions.relu, x, parties=parties).tolist() == [max(v, 0) for v in values]
-    assert value(spdz.positive, x, parties=parties).tolist() == [int(v >= 0) for v in values]
+    assert value(positive, x, parties=parties).tolist() == [int(v >= 0) for v in values]
 
 
 @settings(deadline=None, max_examples=10)
@@ -146,36 +165,31 @@ def test_a_factor_that_is_broadcast_is_opened_once_and_a_change_of_it_detected(x
 )
 def test_sums_that_wrap_around_are_put_right(r):
     """With probability 2^-12 x + r leaves the field for a random mask; here it always does, on purpose."""
-    from tacit.mpc import tagged as room
-
     x = torch.tensor([0, 1, -1, 2**47, -(2**47), 12345, -12345])
-    for request in (room.TaggedComparison((7,)), room.TaggedTruncation((7,), 16)):
-        parts = {"r": torch.full((7,), r)}
-        made = request.derive(parts, {})
-        ctx = TaggedContext(None, 0, ("alone",), None, alpha=3)
+    mine, ctx = under_key_3(x % P), TaggedContext(None, 0, ("alone",), None, alpha=3)
+    comparison, truncation = TaggedComparison((7,)), TaggedTruncation((7,), 16)
+    random = torch.randint(0, 256, (tagged_bits.RANDOM, 1), dtype=torch.uint8)
 
-        class Stock:
-            # read only
-            async def take(self, asked, due=request.__class__, dealt={**parts, **made}):  # noqa: B006
-                if type(asked) is due:
-                    return {k: under_key_3(v) for k, v in dealt.items()}
-                return {
-                    k: TaggedShare(torch.zeros((2, *s), dtype=torch.int64))
-                    for k, (s, _) in asked.parts().items()
-                }
+    class Stock:
+        delta = torch.tensor(0x1234567)
 
-        ctx.stock = Stock()
-        mine = under_key_3(x % P)
-        step = (
-            spdz.positive(ctx, mine)
-            if isinstance(request, room.TaggedComparison)
-            else spdz.truncate(ctx, mine)
-        )
-        got = prime.to_signed(_alone(step).data[0]).tolist()
-        if isinstance(request, room.TaggedComparison):
-            assert got == [int(v >= 0) for v in x.tolist()]
-        else:
-            assert all(abs(g * 65536 - v) < 65536 for g, v in zip(got, x.tolist()))
+        async def take(self, asked):
+            parts = {"r": torch.full((7,), r)}
+            return {k: under_key_3(v) for k, v in {**parts, **asked.derive(parts, {})}.items()}
+
+        async def take_comparison(self, asked):
+            parts = {"r": torch.full((7,), r), "random": random}
+            made = asked.derive(parts, {})
+            words = tagged_bits.to_words(tagged_bits.tag_bits(made["bits"], self.delta))
+            return ComparisonShares(*(under_key_3(v) for v in (parts["r"], made["β"], made["βr"])), words)
+
+    ctx.stock = Stock()
+    assert comparison.uniform().keys() == {"r", "random"}
+    result = _alone(ctx.sign(mine))
+    assert prime.to_signed(result.bit.data[0]).tolist() == [int(v >= 0) for v in x.tolist()]
+    assert prime.to_signed(result.positive.data[0]).tolist() == x.clamp(min=0).tolist()
+    got = prime.to_signed(_alone(spdz.truncate(ctx, mine, truncation.bits)).data[0]).tolist()
+    assert all(abs(g * 65536 - v) < 65536 for g, v in zip(got, x.tolist()))
 
 
 def under_key_3(value):
@@ -201,7 +215,7 @@ X, Y = torch.tensor([[3 << 16, -(2 << 16) % P]]), torch.tensor([[1 << 16], [5 <<
 def test_every_message_that_is_changed_is_noticed():
     """Each message party 1 sends, one run each: openings, commitments, and what they open to."""
     _, sent = play(both, X, Y, forge=-1)
-    assert sent.count("MaskedOpening") == 10
+    assert (sent.count("MaskedOpening"), sent.count("MaskedTaggedBits")) == (4, 6)
     assert sent.count("Commitment") == sent.count("Opened") == 4
     for n in range(len(sent)):
         with pytest.raises(PartyFailed, match=r"check [12] failed"):
@@ -222,39 +236,129 @@ def test_a_share_or_a_tag_that_is_changed_is_noticed(part, operand, parties):
 
 @pytest.mark.parametrize("by", [1, P - 1, pytest.param(2**60, marks=pytest.mark.slow)])
 def test_randomness_that_a_party_changes_is_noticed(by):
-    """Any part of the dealer's randomness, its share or its tag: a mask, a triple's product, a digit's ctx."""
+    """Any words of the dealer's randomness, a share or its tag: a mask, a triple's product, a bit as a word."""
 
     def cheating(which, part):
         def cheat(rank, ctx, mine):
             if rank != 1:
                 return
-            take, count = ctx.stock.take, [0]
+            take, compare, count = ctx.stock.take, ctx.stock.take_comparison, [0]
 
-            async def forged(request):
-                got = await take(request)
-                for values in got.values():
+            def forge(parts):
+                for values in parts:
                     if count[0] == which:
                         values.data[part].view(-1)[0] = (values.data[part].view(-1)[0] + by) % P
                     count[0] += 1
+
+            async def forged(request):
+                got = await take(request)
+                forge(got.values())
                 return got
 
-            ctx.stock.take = forged
+            async def forged_comparison(request):
+                got = await compare(request)
+                forge([got.r, got.beta, got.beta_r])
+                return got
+
+            ctx.stock.take, ctx.stock.take_comparison = forged, forged_comparison
 
         return cheat
 
     caught = 0
-    for which in range(
-        10
-    ):  # of the product a, b, c; of the truncation r, R, s; of the comparison r, T, low, high
+    # of the product a, b, c; of the truncation r, R, s; of the comparison r, β, β·r
+    for which in range(9):
         for part in (0, 1):
             try:
                 made, _ = play(both, X, Y, cheat=cheating(which, part))
             except PartyFailed as failed:
                 caught += "check" in str(failed.error)
             else:  # a part that a public 0 multiplies does nothing to anybody
-                assert which in (5, 7, 8, 9)
+                assert which == 5
                 assert abs(int(prime.to_signed(made[0])[0, 0])) <= 1
-    assert caught >= 12
+    assert caught >= 16
+
+
+@pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_tagged_bit_that_a_party_changes_is_noticed_if_it_is_used(step):
+    """A bit of each run: its lowest bit, which is the share, another bit, which is the tag, or both. The bits of
+    digits that the public sum does not name, and products with a public 0, are not used.
+    """
+    x, noticed = torch.tensor([5, -5, 0, 1 << 40]), 0
+    for row in range(0, tagged_bits.ROWS, step):
+        change = (1, 1 << 40, 1 | 1 << 40)[row // step % 3]
+
+        def cheat(rank, ctx, mine, row=row, change=change):
+            if rank != 1:
+                return
+            compare = ctx.stock.take_comparison
+
+            async def forged(request):
+                got = await compare(request)
+                got.words[row] ^= change
+                return got
+
+            ctx.stock.take_comparison = forged
+
+        try:
+            made, _ = play(positive, x % P, cheat=cheat)
+        except PartyFailed as failed:
+            noticed += "check 1 failed: an opened value does not match its tag" in str(failed.error)
+        else:
+            assert prime.to_signed(made[0]).tolist() == [1, 0, 1, 1], "not used, so the result is right"
+    # of 232 bits, 90 are masks and their products: the masks are always used
+    assert noticed > tagged_bits.ROWS // step // 4
+
+
+def test_opened_bits_are_uniform_whatever_is_compared():
+    """All that party 1 is sent of 4,000 comparisons of the largest and of the smallest numbers: each message
+    of bits is half ones (six standard deviations: a false alarm in 10^7 for the 12 messages).
+    """
+    for secret in (2**47 - 1, -(2**47)):
+        tap = Tap()
+        play(positive, torch.full((4000,), secret) % P, tap=tap)
+        sent = [decode(f).values[0] for f in tap.view("party 1") if kind_of(f) == "MaskedTaggedBits"]
+        assert len(sent) == 6
+        for bits in sent:
+            ones = int(unpack(bits, 8 * bits.shape[-1]).sum())
+            assert abs(ones - 4 * bits.numel()) < 6 * (8 * bits.numel()) ** 0.5 / 2
+
+
+def test_many_opened_bits_are_checked_in_between(monkeypatch):
+    """The words that wait for a check are bounded; a change before such a check is noticed by it."""
+    monkeypatch.setattr("tacit.mpc.tagged_context.MOST_BITS", 100)
+    x = torch.arange(-20, 20)
+    assert value(positive, x).tolist() == [int(v >= 0) for v in x.tolist()]
+    with pytest.raises(PartyFailed, match="check 1 failed"):
+        play(positive, x % P, forge=1)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=70), st.integers(0, 69), st.integers(1, 2**64 - 1))
+def test_folds_are_linear_and_a_single_change_shows(words, place, change):
+    """Of several parties' words, the exclusive or of the folds is the fold of the exclusive or, 0 for 0."""
+    first = np.array(words, np.uint64)
+    second = np.arange(len(words)).astype(np.uint64)
+    fold = lambda w: tagged_bits.fold_words(w, Tape(bytes(32)))  # noqa: E731
+    assert fold(first) ^ fold(second) == fold(first ^ second)
+    assert fold(np.zeros(len(words), np.uint64)) == 0
+    if words:
+        one = np.zeros(len(words), np.uint64)
+        one[place % len(words)] = change
+        assert fold(one) != 0
+
+
+def test_products_of_the_fold_are_those_of_the_field():
+    def times(a, b):
+        total = 0
+        for k in range(64):
+            total ^= a << k if b >> k & 1 else 0
+        for k in range(126, 63, -1):
+            total ^= (1 << 64 | 0b11011) << k - 64 if total >> k & 1 else 0
+        return total
+
+    words, total = np.array([0, 1, 2**63, 2**64 - 1, 123456789], np.uint64), np.zeros(5, np.uint64)
+    tagged_bits._add_product(total, words, 0xDEADBEEFCAFEBABE)
+    assert total.tolist() == [times(int(w), 0xDEADBEEFCAFEBABE) for w in words]
 
 
 def test_parties_that_were_opened_different_values_notice():

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from ..crypto import group, ot
+from ..crypto import group, ot, rlwe
 from ..crypto.agree import bind
 from ..crypto.bits import pack, transpose
 from ..crypto.prg import KEY
@@ -65,6 +66,14 @@ def pads(rows: np.ndarray, first: int, length: int) -> np.ndarray:
     words ^= inner
     words = ot.encrypt_blocks(words, _FIXED) ^ inner
     return np.asarray(words.view(np.uint64).reshape(len(rows), 2 * blocks)[:, :length])
+
+
+@dataclass
+class LatticeKeys:
+    """This party's key of `lattice.py`, and what it multiplies with under the other's."""
+
+    holder: rlwe.KeyHolder | None = None
+    evaluator: rlwe.Evaluator | None = None
 
 
 class OTReceiver:
@@ -133,20 +142,21 @@ class OTChannel:
         self.tape = Tape(me.secret.bytes(KEY))
         self.costs: dict[str, Cost] = {}
         self.label = "products"
-        self.session = b""  # a hash of the offers, in order: identifies these transfers at both ends
+        self.session = b""  # a hash of offers and keys, in order: identifies this phase at both ends
+        self.lattice = LatticeKeys()
         self._receiver: OTReceiver | None = None
         self._sender: OTSender | None = None
 
     async def receiver(self) -> OTReceiver:
         if self._receiver is None:
             self._receiver = await OTReceiver.connect(self.me, self.other)
-            self._add_offer(self._receiver.offer, group.POINT)
+            self.identify(self._receiver.offer, "base transfers", group.POINT, 2)
         return self._receiver
 
     async def sender(self) -> OTSender:
         if self._sender is None:
             self._sender = await OTSender.connect(self.me, self.other)
-            self._add_offer(self._sender.offer, BASE * group.POINT)
+            self.identify(self._sender.offer, "base transfers", BASE * group.POINT, 2)
         return self._sender
 
     def bits(self, *shape: int) -> np.ndarray:
@@ -207,9 +217,14 @@ class OTChannel:
         self._charge(self.label, 0, 1)
         return message.values
 
-    def _add_offer(self, offer: bytes, sent: int) -> None:
+    def identify(self, offer: bytes, label: str, sent: int, rounds: int) -> None:
+        """Add a random message of the setup, which both have, to what identifies this offline phase."""
         self.session = hashlib.sha256(b"tacit transfers 1" + self.session + offer).digest()
-        self._charge("base transfers", sent, 2)
+        self._charge(label, sent, rounds)
+
+    def charge(self, bytes: int, rounds: int) -> None:
+        """Charge the current operation."""
+        self._charge(self.label, bytes, rounds)
 
     def _charge(self, label: str, bytes: int, rounds: int) -> None:
         cost = self.costs.setdefault(label, Cost())

@@ -3,7 +3,8 @@ offline phase without a dealer.
 
     party 0                                     party 1
       |<-- TransferOffer, TransferChoices ------->|   once each way: base transfers (`extension.py`)
-      |<-- Extended, Correlations --------------->|   products: triples, squares, masked factors (`gilboa.py`)
+      |<-- Extended, Correlations --------------->|   products of words: triples, squares (`gilboa.py`)
+      |<-- EncryptedFactors, EncryptedProducts -->|   of large matrices and images (`lattice.py`)
       |<-- Extended, Correlations --------------->|   masks of truncations, then of comparisons (`masks.py`)
 
 The result is the same as a dealer's: a stock from which the online programs take their shares in order, or
@@ -12,8 +13,8 @@ kind are generated at once; or, with `stream`, those of a part of the plan at a 
 it, so that the memory does not grow with the number of batches. Every transfer has its own number and pads,
 whichever part it belongs to.
 
-Learns: neither party anything. Assumptions: both are semi-honest, computational Diffie-Hellman, AES and
-SHA-256 as ideal.
+Learns: neither party anything. Assumptions: both are semi-honest, computational Diffie-Hellman, ring-LWE, AES
+and SHA-256 as ideal.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from torch import Tensor
 
 from ..errors import BadParameter, ProtocolError
 from ..parties.party import Party
-from . import gilboa, masks
+from . import gilboa, lattice, masks
 from .beaver import MUL, Square, Triple
 from .compare import Comparison
 from .dealer import Mask, ReadyStock, Request, digest_request
@@ -118,7 +119,7 @@ def estimate(requests: Iterable[Request]) -> dict[str, int]:
         (r, 2 if r.mask is None or holders[r.mask] is None else 1) for r in plan if isinstance(r, Triple)
     ]
     return {
-        "products": sum(ways * gilboa.traffic(r.op, r.x, r.y) for r, ways in triples)
+        "products": sum(ways * lattice.traffic(r.op, r.x, r.y) for r, ways in triples)
         + sum(gilboa.traffic(MUL, r.x, r.x) for r in plan if isinstance(r, Square)),
         "truncations": sum(
             _round_up(int(np.prod(r.shape))) * masks.traffic(r.bits)
@@ -180,7 +181,7 @@ async def _products(channel: OTChannel, plan: list[Request], named: Named) -> di
                     pending[left].append((i, factor, 1))
                 else:
                     x, y = (a, None) if channel.rank == left else (None, b)
-                    pieces[i]["c"] = pieces[i]["c"] + await gilboa.cross(
+                    pieces[i]["c"] = pieces[i]["c"] + await lattice.cross(
                         channel, request.op, x, y, request.x, request.y
                     )
     for left, terms in pending.items():

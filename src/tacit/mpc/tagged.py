@@ -7,7 +7,7 @@ A tagged tensor has a first dimension of 2: [x_i, m_i], this party's shares of x
 are applied to both.
 
     dealer                                       computing party i of n
-      |--- TapeKey(k_i) --------------------------->|   a tape: α_i, then shares of everything else
+      |--- TapeKey(k_i) --------------------------->|   a tape: α_i, Δ_i, then shares of everything else
       |--- Corrections ---------------------------->|   to the last party only: differences
 
 Requests, plans, dealing and stock are those of `dealer.py`, with every part as an element of the field and
@@ -17,9 +17,11 @@ deals what was planned, and colludes with nobody.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,28 +38,30 @@ from .dealer import (
     Request,
     Stock,
     Values,
+    join,
     run_alone,
     send_corrections,
     send_keys,
 )
 from .elements import TaggedShare
+from .tagged_bits import WORD, TaggedComparison, draw_key_share, tag_bits, to_words
 from .tape import Tape
 from .truncate import Truncation
 
 if TYPE_CHECKING:
     from .tagged_context import TaggedContext
 
-DIGIT, DIGITS = 3, 21  # bits and number of a comparison's digits: 63 bits, for elements of 61
-STEPS = (1 << DIGIT) - 1
-ENTRIES = (DIGITS - 1) * STEPS + 1  # the highest digit is the one bit 60, so 0 is all that it may exceed
-
 
 @dataclass(frozen=True)
 class Tagged(Request):
-    """A request with a tag α·part for each part; only the dealer knows α."""
+    """A request with a tag α·part for each part of words; only the dealer knows α.
+
+    Derived bits become words with a tag of their own, under Δ (`tagged_bits.py`); uniform bits have no tag.
+    """
 
     request: Request
     alpha: Tensor | None = field(default=None, repr=False)
+    delta: Tensor | None = field(default=None, repr=False)
 
     def holds(self, name: str, rank: int) -> bool:
         return self.request.holds(name, rank)
@@ -66,13 +70,22 @@ class Tagged(Request):
         return self.request.uniform()
 
     def derived(self) -> Parts:
-        tags: Parts = {f"α·{name}": part for name, part in self.request.parts().items()}
-        return {name: (shape, torch.int64) for name, (shape, _) in {**self.request.derived(), **tags}.items()}
+        parts: Parts = {}
+        for name, (shape, dtype) in self.request.derived().items():
+            parts[name] = ((*shape, WORD), dtype) if dtype is torch.uint8 else (shape, torch.int64)
+        for name, (shape, dtype) in self.request.parts().items():
+            if dtype is not torch.uint8:
+                parts[f"α·{name}"] = (shape, torch.int64)
+        return parts
 
     def derive(self, uniform: Values, masks: Values) -> Values:
         assert self.alpha is not None
-        values = {**uniform, **self.request.derive(uniform, masks)}
-        return values | {f"α·{n}": prime.mul(v, self.alpha.expand_as(v)) for n, v in values.items()}
+        assert self.delta is not None
+        made = self.request.derive(uniform, masks)
+        words = {n: v for n, v in {**uniform, **made}.items() if v.dtype is not torch.uint8}
+        bits = {n: tag_bits(v, self.delta) for n, v in made.items() if v.dtype is torch.uint8}
+        tags = {f"α·{n}": prime.mul(v, self.alpha.expand_as(v)) for n, v in words.items()}
+        return {**words, **bits, **tags}
 
 
 class TaggedTriple(Triple):
@@ -89,48 +102,25 @@ class TaggedTruncation(Truncation):
         return {"R": r >> self.bits, "s": (r >= prime.P - (1 << (prime.ROOM + 1))).long()}
 
 
-@dataclass(frozen=True)
-class TaggedComparison(Request):
-    """r uniform; T: for each 3-bit digit r_d whether r_d > j, j = 0 … 6 (of the highest, j = 0); low and
-    high: whether r is within 2^48 of the ends of 0 … p − 1.
-    """
-
-    shape: tuple[int, ...]
-
-    def uniform(self) -> Parts:
-        return {"r": (self.shape, torch.int64)}
-
-    def derived(self) -> Parts:
-        shapes = {"T": (ENTRIES, *self.shape), "low": self.shape, "high": self.shape}
-        return {name: (shape, torch.int64) for name, shape in shapes.items()}
-
-    def derive(self, uniform: Values, masks: Values) -> Values:
-        r, near = uniform["r"], 1 << (prime.VALUE + 1)
-        steps = torch.arange(STEPS, device=r.device).reshape(-1, *[1] * r.dim())
-        return {
-            "T": (split_digits(r).unsqueeze(1) > steps).long().flatten(0, 1)[:ENTRIES],
-            "low": (r < near).long(),
-            "high": (r >= prime.P - near).long(),
-        }
-
-
-def split_digits(x: Tensor) -> Tensor:
-    """The 3-bit digits of each element, lowest first, in a new first dimension."""
-    if x.is_meta:
-        return x.new_empty((DIGITS, *x.shape))
-    return torch.stack([(x >> (DIGIT * d)) & STEPS for d in range(DIGITS)])
-
-
 def draw_elements(tape: Tape, shape: tuple[int, ...], dtype: torch.dtype = torch.int64) -> Tensor:
-    """The next field elements of a tape."""
-    return prime.from_words(tape.draw(shape, dtype))
+    """The next field elements of a tape; or bits, as they are."""
+    drawn = tape.draw(shape, dtype)
+    return drawn if dtype is torch.uint8 else prime.from_words(drawn)
 
 
 def _join(parts: list[Tensor]) -> Tensor:
-    return prime.total(torch.stack(parts), 0)
+    return join(parts) if parts[0].dtype is torch.uint8 else prime.total(torch.stack(parts), 0)
 
 
-FIELD = Arithmetic(draw_elements, _join, prime.sub, lambda x: prime.check_elements(x, "the dealer"))
+def _subtract(x: Tensor, y: Tensor) -> Tensor:
+    return x ^ y if x.dtype is torch.uint8 else prime.sub(x, y)
+
+
+def _check(x: Tensor) -> Tensor:
+    return x if x.dtype is torch.uint8 else prime.check_elements(x, "the dealer")
+
+
+FIELD = Arithmetic(draw_elements, _join, _subtract, _check)
 
 
 def draw_keys(parties: int, secret: Secret) -> list[int]:
@@ -158,27 +148,43 @@ async def deal(
     tapes = await send_keys(me, parties)
     first = [int(draw_elements(tape, (1,))[0]) for tape in tapes]
     alpha = prime.total(torch.tensor(first if alphas is None else list(alphas), device=device), 0)
-    await send_corrections(
-        me, parties, tapes, (Tagged(request, alpha) for request in requests), device, FIELD
-    )
+    delta = functools.reduce(operator.xor, (draw_key_share(tape, rank) for rank, tape in enumerate(tapes)))
+    tagged = (Tagged(request, alpha, delta.to(device)) for request in requests)
+    await send_corrections(me, parties, tapes, tagged, device, FIELD)
+
+
+class ComparisonShares(NamedTuple):
+    """A party's shares for one comparison: [r], [β], [β·r], and the words of its tagged bits."""
+
+    r: TaggedShare
+    beta: TaggedShare
+    beta_r: TaggedShare
+    words: Tensor
 
 
 class TaggedStock:
-    """A computing party's tagged shares in the order of the plan, each used once."""
+    """A computing party's tagged shares in the order of the plan, each used once; and its key shares."""
 
-    def __init__(self, stock: Stock, alpha: int):
+    def __init__(self, stock: Stock, alpha: int, delta: Tensor | None = None):
         self.stock, self.alpha = stock, alpha
+        self.delta = torch.ones((), dtype=torch.int64) if delta is None else delta
 
     @classmethod
     async def connect(
         cls, me: Party, rank: int, parties: int, dealer: str, device: str = "cpu"
     ) -> TaggedStock:
         stock = await Stock.connect(me, rank, parties, dealer, device, FIELD)
-        return cls(stock, int(draw_elements(stock.tape, (1,))[0]))
+        alpha = int(draw_elements(stock.tape, (1,))[0])
+        return cls(stock, alpha, draw_key_share(stock.tape, rank).to(device))
 
     async def take(self, request: Request) -> dict[str, TaggedShare]:
         parts = await self.stock.take(Tagged(request))
         return {name: TaggedShare.join(parts[name], parts[f"α·{name}"]) for name in request.parts()}
+
+    async def take_comparison(self, request: TaggedComparison) -> ComparisonShares:
+        parts = await self.stock.take(Tagged(request))
+        r, beta, beta_r = (TaggedShare.join(parts[name], parts[f"α·{name}"]) for name in ("r", "β", "βr"))
+        return ComparisonShares(r, beta, beta_r, to_words(parts["bits"]))
 
 
 def plan(program: Callable[[TaggedContext], Awaitable[Any]], **options: Any) -> list[Request]:

@@ -4,31 +4,36 @@ Keller, Larraia, Pastro, Scholl, Smart: Practical Covertly Secure MPC for Dishon
 
     party i                                            every other party
       |--- MaskedOpening(shares of x − a, …) ------------->|   values under one-time masks
+      |--- MaskedTaggedBits(shares of bits) -------------->|   of comparisons (`tagged_bits.py`)
       |--- Commitment(H(openings, seed, salt)) ----------->|   1. commit to a seed and to the opened values
       |--- Opened(seed, salt) ---------------------------->|   2. open the seeds: random weights χ
       |--- Commitment(H(σ_i, salt)) ---------------------->|   3. σ_i = Σ_j χ_j (m_ij − α_i · y_j)
-      |--- Opened(σ_i, salt) ----------------------------->|   4. Σ σ_i = 0, or everyone aborts
+      |--- Opened(σ_i, salt) ----------------------------->|   4. Σ σ_i = 0, or everyone aborts; the same for
+                                                               the words that opened bits leave, by fold
 
 Before the check, only masked values are opened. Results are opened under a mask, too, which only the receiver
 knows. A party that changed shares, openings or tags, however many, passes the check with probability below
-2/p < 2^-59: it has to guess α, or the χ that are drawn after its change. After a failed check the key α may
-be known, and is not used again. Not prevented: a party may supply a false input, or stop. The dealer must be
-honest.
+2^-59 (words 2/p, bits 2^-61 + 2^-63): it has to guess α or Δ, or the χ that are drawn after its change. After
+a failed check the keys may be known, and are not used again. Not prevented: a party may supply a false input,
+or stop. The dealer must be honest.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import operator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..crypto.prg import KEY
 from ..errors import ProtocolError
 from ..parties.message import Message
-from . import prime, spdz
+from . import prime, spdz, tagged_bits
 from .beaver import MaskedFactor
 from .context import Context
 from .dealer import Mask
@@ -37,8 +42,14 @@ from .prime import FixedPointPrime
 from .tagged import TaggedStock, draw_elements
 from .tape import Tape
 
+MOST_BITS = 1 << 23  # opened bits that wait for a check: 64 MB
+
 
 class MaskedOpening(Message, reveals="shares of values under one-time masks: uniform numbers"):
+    values: list[Tensor]
+
+
+class MaskedTaggedBits(Message, reveals="shares of bits under one-time masks: uniform bits"):
     values: list[Tensor]
 
 
@@ -65,6 +76,7 @@ class TaggedContext(Context):
     fixed: FixedPointPrime = field(default_factory=FixedPointPrime)
     alpha: int | None = None  # None: the stock's; a key that outlives the stock is given here
     pending: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # (opened value, my share of its tag)
+    opened_bits: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # (packed, my words less b·Δ)
     announced: list[Tensor] = field(default_factory=list)  # public values that one party sent to all
     checks: int = 0
 
@@ -73,7 +85,7 @@ class TaggedContext(Context):
     product_masked = spdz.product_masked
     square = spdz.square
     truncate = spdz.truncate
-    sign = spdz.sign
+    sign = tagged_bits.sign
     argmax = spdz.argmax
     masked_input = MaskedEntry
 
@@ -108,6 +120,25 @@ class TaggedContext(Context):
         self.pending += [(value, x.data[1]) for value, x in zip(values, shares)]
         return values
 
+    async def open_bits(self, words: Tensor) -> Tensor:
+        """Open tagged bits under one-time masks, as words of 64 equal bits; what is left of my words, whose
+        exclusive or over all parties is 0, is kept for `check`.
+        """
+        if sum(words.numel() for _, words in self.opened_bits) > MOST_BITS:
+            await self.check()
+        bits = tagged_bits.pack_bits(words)
+        if self.me is None:
+            return tagged_bits.unpack_bits(bits, words.shape[-1])
+        await self.me.send(self.peers, MaskedTaggedBits([bits.cpu()]))
+        self.charge(len(self.peers) * bits.numel())
+        for name, message in (await self.me.gather(self.peers, MaskedTaggedBits)).items():
+            self.check_values(name, message.values, [(tuple(bits.shape), torch.uint8)])
+            bits = bits ^ message.values[0].to(self.device)
+        opened = tagged_bits.unpack_bits(bits, words.shape[-1])
+        left = words ^ (opened & self.stock.delta.to(self.device))
+        self.opened_bits.append((tagged_bits.pack_bits(opened), left))
+        return opened
+
     def subtract_mask(self, value: Tensor, b: TaggedShare) -> Tensor:
         return prime.sub(value, b.data[0])
 
@@ -133,7 +164,8 @@ class TaggedContext(Context):
             return
         self.checks += 1
         record = hashlib.sha256(b"tacit openings 1")
-        for value in [*(v for v, _ in self.pending), *self.announced]:
+        opened = [value for value, _ in (*self.pending, *self.opened_bits)]
+        for value in [*opened, *self.announced]:
             record.update(value.cpu().numpy().tobytes())
         seeds = await self._commit_and_open("seed", record.digest(), self.me.secret.bytes(KEY))  # 1, 2
         tape = Tape(hashlib.sha256(b"tacit weights 1" + record.digest() + b"".join(seeds)).digest())
@@ -142,9 +174,18 @@ class TaggedContext(Context):
             error = prime.sub(tag, prime.mul(value, self.key.expand_as(value))).flatten().cpu()
             weights = draw_elements(tape, tuple(error.shape))
             sigma = prime.add(sigma, prime.total(prime.mul(error, weights), 0))
-        sums = await self._commit_and_open("sum", record.digest(), int(sigma).to_bytes(8, "little"))  # 4
-        parts = [int.from_bytes(s, "little") for s in sums]
-        if any(len(s) != 8 for s in sums) or any(part >= prime.P for part in parts) or sum(parts) % prime.P:
+        left = [words.flatten().cpu().numpy().view(np.uint64) for _, words in self.opened_bits]
+        folded = tagged_bits.fold_words(np.concatenate(left), tape) if left else 0
+        mine = int(sigma).to_bytes(8, "little") + folded.to_bytes(8, "little")
+        sums = await self._commit_and_open("sum", record.digest(), mine)  # 4
+        parts = [int.from_bytes(s[:8], "little") for s in sums]
+        folds = functools.reduce(operator.xor, (int.from_bytes(s[8:], "little") for s in sums))
+        if (
+            any(len(s) != 16 for s in sums)
+            or any(part >= prime.P for part in parts)
+            or sum(parts) % prime.P
+            or folds
+        ):
             raise ProtocolError(
                 f"check {self.checks} failed: an opened value does not match its tag, so a party changed "
                 "a share, an opening or a tag. "
@@ -152,6 +193,7 @@ class TaggedContext(Context):
                 "one it was."
             )
         self.pending.clear()
+        self.opened_bits.clear()
         self.announced.clear()
 
     async def _commit_and_open(self, what: str, record: bytes, mine: bytes) -> list[bytes]:
