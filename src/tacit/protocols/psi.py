@@ -77,12 +77,13 @@ async def receiver(
     reveal: str = "receiver",
     limit: int = LIMIT,
     within: float | None = None,
+    max_ids: int = MAX_IDS,
 ) -> dict[str, Any]:
     """Run the receiver; return {"rows", "size", "sum", "theirs", "method"}.
 
     "rows" are the shared ones of my digests, sorted by digest (None with "size" and "sum"); "theirs" is the
-    sender's set size. `within`: seconds to wait for the sender to start. Raises QueryRefused if the sender's
-    policy does not allow the query.
+    sender's set size. `within`: seconds to wait for the sender to start. `max_ids`: ids the sender may
+    declare. Raises QueryRefused if the sender's policy does not allow the query.
     """
     ids = check_digests(digests)
     my_opening = _begin(me, ids, method, reveal, limit)
@@ -92,10 +93,9 @@ async def receiver(
         raise refusal(their_opening.rule, other)
     assert isinstance(their_opening, Opening)
     _check_same(me.name, my_opening, other, their_opening)
-    if their_opening.count > MAX_IDS:
-        raise ProtocolError(
-            f"party {other!r} declares {their_opening.count} ids; at most {MAX_IDS} are supported."
-        )
+    if their_opening.count > max_ids:
+        what = "are supported" if max_ids == MAX_IDS else "can follow from the size of its table"
+        raise ProtocolError(f"party {other!r} declares {their_opening.count} ids; at most {max_ids} {what}.")
     method_used, session = (
         choose_method(method, reveal, len(ids), their_opening.count),
         _session(me, reveal, method, (me.name, my_opening), (other, their_opening)),
