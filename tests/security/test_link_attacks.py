@@ -199,16 +199,18 @@ class Changed:
         await self.inner.deliver(sender, to, scope, frame)
 
 
-def run_with(kind: type[Message], change: Callable[[Any], Message], **options: Any) -> None:
-    """Run with a right party whose messages of this kind are changed."""
+def run_with(
+    kind: type[Message], change: Callable[[Any], Message], who: str = "right", **options: Any
+) -> None:
+    """Run with a party whose messages of this kind are changed."""
     left, right, _ = make_tables(12, 6)
     programs = programs_of(left, right, **options)
-    honest = programs["right"]
+    honest = programs[who]
 
     async def deviate(me: Any) -> Any:
         return await honest(replace(me, transport=Changed(me.transport, kind.kind, change)))
 
-    InProcess().run_sync({**programs, "right": deviate})
+    InProcess().run_sync({**programs, who: deviate})
 
 
 def fewer(m: Any) -> Message:
@@ -283,6 +285,16 @@ def test_a_partner_that_opens_every_pair_as_a_match_is_noticed() -> None:
     both = {n: functools.partial(rush, programs[n], n == "left") for n in ("left", "right")}
     with pytest.raises(PartyFailed, match="have an empty slot, or a record twice"):
         InProcess().run_sync({**programs, **both})
+
+
+@pytest.mark.parametrize(
+    ("who", "text"),
+    [("right", r"declares \d+ ids; at most 4 can follow"), ("left", r"refused the query \(max_ids")],
+)
+def test_a_partner_cannot_guess_more_blocking_values_than_its_rows_can_have(who: str, text: str) -> None:
+    """It declares two rows, and a dictionary of values: without a limit, it would learn all of the other's."""
+    with pytest.raises((PartyFailed, QueryRefused), match=text):
+        run_with(FieldRates, lambda m: FieldRates(2, m.rates), who)
 
 
 def test_a_partner_with_more_rows_than_the_owner_allows_is_refused() -> None:
