@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tacit.errors import QueryRefused
+from tacit.jobs.vertical import join_deployed
 from tests.cli.shell import finish, provision, said
 
 from .test_split import start
@@ -250,3 +252,23 @@ def test_bad_jobs_write_nothing(whole, capsys: pytest.CaptureFixture[str], job: 
     assert code == 2
     assert text in out
     assert not Path("figures").exists()
+
+
+@pytest.mark.parametrize(("columns", "refused"), [(["loans", "cash"], "matched"), (["matched"], None)])
+def test_a_policy_about_columns_holds_where_membership_stays_shared(
+    whole: pd.DataFrame, columns: list[str], refused: str | None
+) -> None:
+    """A column of the party's own that is called "matched" is a column like others."""
+    question = '[[join.queries]]\nname = "m"\nwhat = "count"\nof = ["b.matched"]\nabove = [0]\n'
+    policy = join_deployed.JoinPolicy(columns=tuple(columns))
+    tables = SHARES.split("[parties.a]")[1].replace('"loans", "late"', '"matched"')
+    Path("job.toml").write_text(f'[join]\nreveal = "shares"\nhow = "left"\n{question}[parties.a]{tables}')
+    terms = join_deployed._terms(join_deployed.read("job.toml"), 100)
+    if refused is None:
+        join_deployed.check_policy(policy, "b", terms)
+        return
+    with pytest.raises(QueryRefused, match=f"asks about '{refused}'"):
+        join_deployed.check_policy(policy, "b", terms)
+    plain = Path("job.toml").read_text().replace('["cash", "matched"]', '["cash"]')
+    Path("job.toml").write_text(plain)
+    join_deployed.check_policy(policy, "b", join_deployed._terms(join_deployed.read("job.toml"), 100))

@@ -9,13 +9,13 @@ Parties are semi-honest and do not collude with the dealer:
 state · `beaver` products · `truncate` · `compare` · `functions` · `model` networks · `trace` modules with
 branches · `operators`, `tensor` shared tensors.
 
+Joins: `joined` figures over matched people · `equality`, `shared_join` whose membership stays shared ·
+`shared_moments`, `shared_logistic` models of them.
+
 Malicious parties are caught: `prime` a field · `tagged`, `elements` shares with tags · `tagged_context`,
 `spdz` computing with them · `checked`, `tensor_checked`.
 
 Two parties without a dealer: `extension` oblivious transfer · `gilboa` products · `masks` · `pair`.
-
-Joins: `joined` figures over matched people · `equality`, `shared_join` whose membership stays shared ·
-`shared_moments`, `shared_logistic` models of them.
 """
 
 from __future__ import annotations

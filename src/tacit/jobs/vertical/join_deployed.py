@@ -26,7 +26,7 @@ from ...errors import BadJob, BadParameter, QueryRefused
 from ...files import append_line, write_atomic
 from ...mpc import joined
 from ...mpc.joined import JoinQuery, JoinTerms
-from ...mpc.shared_join import MATCHED
+from ...mpc.shared_join import SharedTerms, is_match
 from ...parameters import bad, from_fields, whole
 from ...parties.ledger import Ledger
 from ...parties.party import Party
@@ -115,7 +115,9 @@ def check_policy(policy: JoinPolicy, me: str, terms: JoinTerms, more: Iterable[s
             f"the job opens figures about {terms.minimum} people, and the policy of this party requires "
             f"{policy.min_count} (min_count). Nothing was sent."
         )
-    asked = {*more, *(c for q in terms.queries for who, c, _ in q.of if who == me)} - {MATCHED}
+    asked = {*more, *(c for q in terms.queries for who, c, _ in q.of if who == me)}
+    if isinstance(terms, SharedTerms):  # who is matched is no column of this party's
+        asked = {c for c in asked if not is_match(terms, me, c)}
     asked |= {q.by[1] for q in terms.queries if q.by is not None and q.by[0] == me}
     refused = sorted(asked - set(policy.columns)) if policy.columns else []
     if refused:
