@@ -90,8 +90,8 @@ FORWARD = {
         (x @ x.mT).masked_fill((x[:, :, 0] < -9).unsqueeze(1), -torch.inf), -1
     ),
     "recurrent": lambda m, x: both_ends(m.lstm(x[:, :2])),
-    "two layers, steps first": lambda m, x: m.deep(x.transpose(0, 1))[1][1].transpose(0, 1),
-    "gated, steps first": lambda m, x: m.gru(x.transpose(0, 1))[0].transpose(0, 1),
+    "two layers, steps first": lambda m, x: m.deep(x[:, :2].transpose(0, 1))[1][1].transpose(0, 1),
+    "gated, steps first": lambda m, x: m.gru(x[:, :2].transpose(0, 1))[0].transpose(0, 1),
     "convolutions": lambda m, x: m.conv(x.mT).flatten(1) + m.image(x[:, None, :2]).flatten(1)[:, :1],
     "batch norm": lambda m, x: m.batch(x.mT) + F.adaptive_avg_pool1d(x.mT, 1),
     "pools": lambda m, x: (
@@ -130,7 +130,7 @@ class Program(nn.Module):
     ("name", "options"),
     [
         ("views", {"adversary": "active"}),
-        ("logic", {"adversary": "active"}),
+        pytest.param("logic", {"adversary": "active"}, marks=pytest.mark.slow),
         ("positions", {"adversary": "active"}),
         ("logic", {"helper": None}),
         ("recurrent", {"private": ("input",)}),

@@ -64,7 +64,7 @@ def compare(b: Builder, x: Any, y: Any) -> Value:
     if x.vocabulary is not None or (isinstance(y, Value) and y.vocabulary is not None):
         return _compare_ids(b, x, y, name)
     if name in ("eq", "ne") and x.bits and not isinstance(y, Value | Constant) and y in (0, 1):
-        return x if (name == "eq") == bool(y) else complement(b, x)  # type: ignore[no-any-return]
+        return x if (name == "eq") == bool(y) else complement(b, x)
     if name in ("eq", "ne"):
         up, down = _at_least(b, x, y), _at_least(b, y, x)
         z = b.emit("mul", [up, down], b.size(), whole=True)

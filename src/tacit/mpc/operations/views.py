@@ -23,9 +23,8 @@ def dropout(b: Builder, x: Value, p: float = 0.5, training: bool = False) -> Val
 def same(b: Builder, x: Value, *_: Any, **__: Any) -> Value:
     assert b.node is not None
     kind = b.node.meta["val"].dtype
-    if (not x.whole and not kind.is_floating_point) or (
-        kind is torch.bool and not x.bits and not x.vocabulary
-    ):
+    unknown = kind is torch.bool and not x.bits and x.vocabulary is None
+    if unknown or (not x.whole and not kind.is_floating_point):
         raise Refused("a secret number cannot be made an integer or a truth value; compare it instead")
     if x.vocabulary is not None and (kind.is_floating_point or kind is torch.bool):
         raise Refused("token ids can only be looked up in an embedding, or compared with a number")
