@@ -36,17 +36,14 @@ def reshape(b: Builder, x: Value, *_: Any, **__: Any) -> Value:
     size = b.size()
     if size == x.size:
         return x
-    keeps_last = x.affine is not None and size and size[-1] == x.size[-1]
-    y = move(
-        b,
-        x if keeps_last or x.affine is None else b.number(x),
-        "reshape",
-        size,
-        size=encode_size(with_vocabulary(x, size)),
-    )
+    hidden = kept_hidden(x, size)
+    keeps_last = x.affine is not None and bool(size) and size[-1] == x.size[-1]
+    if not x.whole and not keeps_last:
+        x = b.number(x) if hidden is None else b.scores(x)
+    y = move(b, x, "reshape", size, size=encode_size(with_vocabulary(x, size)))
     if keeps_last:
         y.affine = x.affine
-    y.hidden = kept_hidden(x, size)
+    y.hidden = hidden
     return y
 
 
@@ -88,12 +85,14 @@ def movedim(b: Builder, x: Value, source: Any, to: Any) -> Value:
 
 @handles("expand", "expand_as", "broadcast_to")
 def expand(b: Builder, x: Value, *_: Any, **__: Any) -> Value:
-    x = x if x.whole else b.number(x)
     size = b.size()
+    hidden = kept_hidden(x, size)
+    if not x.whole:
+        x = b.number(x) if hidden is None else b.scores(x)
     if size == x.size:
         return x
     y = move(b, x, "expand", size, size=encode_size(with_vocabulary(x, size)))
-    y.hidden = kept_hidden(x, size)
+    y.hidden = hidden
     return y
 
 
