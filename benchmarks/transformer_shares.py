@@ -180,7 +180,7 @@ def base(only: str) -> None:
         "BERT-base": lambda layers: bert(layers, **wide),
         "GPT-2": lambda layers: gpt2(layers, vocab_size=50257, n_embd=768, n_head=12),
     }
-    print(f"{'128 tokens':26}{'CPU s':>9}{'dealer':>9}{'wall s':>9}{'GB':>9}{'MB/token':>10}{'rounds':>8}")
+    print(f"{'128 tokens':26}{'CPU s':>9}{'dealer':>9}{'GB':>9}{'MB/token':>10}{'rounds':>8}")
     for name, make in models.items():
         if only not in name.lower():
             continue
@@ -191,15 +191,13 @@ def base(only: str) -> None:
             m = mpc.measure(programs(make(layers).eval(), {"input_ids": ids}, 1))
             rows.append(m)
             _print_base(f"{name}, {layers} layer{'s' * (layers > 1)}", m)
-        twelve = {
-            k: rows[0][k] + 11 * (rows[1][k] - rows[0][k]) for k in ("cpu", "dealer", "wall", "mb", "rounds")
-        }
+        twelve = {k: rows[0][k] + 11 * (rows[1][k] - rows[0][k]) for k in ("cpu", "dealer", "mb", "rounds")}
         _print_base(f"{name}, 12 (calculated)", twelve)
 
 
 def _print_base(name: str, m: dict[str, Any]) -> None:
     print(
-        f"{name:26}{m['cpu']:9.1f}{m['dealer']:9.1f}{m['wall']:9.1f}{m['mb'] / 1e3:9.2f}{m['mb'] / 128:10.1f}"
+        f"{name:26}{m['cpu']:9.1f}{m['dealer']:9.1f}{m['mb'] / 1e3:9.2f}{m['mb'] / 128:10.1f}"
         f"{m['rounds']:8.0f}",
         flush=True,
     )

@@ -169,6 +169,26 @@ def shared_network() -> tuple[nn.Module, Tensor]:
     return model, torch.randn(5, 1, 8, 8)
 
 
+class TokenReader(nn.Module):
+    """Token ids to scores: an embedding, causal attention, a norm and a GRU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm, self.last = nn.Embedding(7, 4), nn.LayerNorm(4), nn.Linear(4, 3)
+        self.gru = nn.GRU(4, 4, batch_first=True)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.table(ids) * (ids != 0).unsqueeze(-1)
+        x = x + nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True).flip(1)
+        out: Tensor = self.last(self.gru(self.norm(x))[0][:, -1])
+        return out
+
+
+def shared_reader() -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    return TokenReader().eval(), torch.tensor([[1, 0, 6], [5, 2, 2]])
+
+
 def network_on_shares(
     device: str,
     protocol: str,
@@ -279,6 +299,9 @@ def checks() -> dict[str, Callable[[], str | None]]:
     for name in PROTOCOLS:
         found[f"shares: inference {name}"] = lambda name=name: network_on_shares(
             "cuda", name, *shared_network()
+        )
+        found[f"shares: reading tokens {name}"] = lambda name=name: network_on_shares(
+            "cuda", name, *shared_reader()
         )
     found["shares: a changed share is detected"] = lambda: checked_tensors("cuda")
     for algorithm in algorithms.ALL.values():

@@ -298,6 +298,16 @@ def test_networks_on_shares(name: str) -> None:
         on_a_gpu.network_on_shares("cuda", name, model, torch.randn(2, 1, 4, 4), ("argmax",))
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["with a helper", *(pytest.param(n, marks=pytest.mark.slow) for n in list(on_a_gpu.PROTOCOLS)[1:])],
+)
+def test_tokens_on_shares(name: str) -> None:
+    model, ids = on_a_gpu.shared_reader()
+    with card.pretended():
+        on_a_gpu.network_on_shares("cuda", name, model, ids, ("logits",))
+
+
 @pytest.mark.parametrize("name", on_a_gpu.GENERATORS)
 def test_generators(name: str) -> None:
     with card.pretended():

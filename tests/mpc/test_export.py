@@ -82,6 +82,12 @@ FORWARD = {
     "masked scores": lambda m, x: (
         torch.softmax((x @ x.transpose(1, 2)).masked_fill(~(m.steps >= m.steps.T), float("-inf")), -1) @ x
     ),
+    "masked, then scaled": lambda m, x: torch.softmax(
+        ((x @ x.mT).masked_fill(m.steps < m.steps.T, float("-inf")) / 2).transpose(0, 1).transpose(0, 1), -1
+    ),
+    "a mask of constants": lambda m, x: (
+        torch.where(x > 0, m.offset, m.steps) + torch.where(x > 1, m.steps, 0.5)
+    ),
     "an additive mask": lambda m, x: torch.softmax(
         x @ x.mT + (1.0 - (m.steps >= m.steps.T).float()) * torch.finfo(torch.float32).min, -1
     ),
@@ -90,8 +96,8 @@ FORWARD = {
         (x @ x.mT).masked_fill((x[:, :, 0] < -9).unsqueeze(1), -torch.inf), -1
     ),
     "recurrent": lambda m, x: both_ends(m.lstm(x[:, :2])),
-    "two layers, steps first": lambda m, x: m.deep(x.transpose(0, 1))[1][1].transpose(0, 1),
-    "gated, steps first": lambda m, x: m.gru(x.transpose(0, 1))[0].transpose(0, 1),
+    "two layers, steps first": lambda m, x: m.deep(x[:, :2].transpose(0, 1))[1][1].transpose(0, 1),
+    "gated, steps first": lambda m, x: m.gru(x[:, :2].transpose(0, 1))[0].transpose(0, 1),
     "convolutions": lambda m, x: m.conv(x.mT).flatten(1) + m.image(x[:, None, :2]).flatten(1)[:, :1],
     "batch norm": lambda m, x: m.batch(x.mT) + F.adaptive_avg_pool1d(x.mT, 1),
     "pools": lambda m, x: (
@@ -130,7 +136,7 @@ class Program(nn.Module):
     ("name", "options"),
     [
         ("views", {"adversary": "active"}),
-        ("logic", {"adversary": "active"}),
+        pytest.param("logic", {"adversary": "active"}, marks=pytest.mark.slow),
         ("positions", {"adversary": "active"}),
         ("logic", {"helper": None}),
         ("recurrent", {"private": ("input",)}),
@@ -157,6 +163,11 @@ def test_other_modes_give_the_same(name, options):
         (lambda m, x: (x, x), "returns 2 values instead of one tensor"),
         (lambda m, x: m.layer.weight, "does not depend on its input"),
         (lambda m, x: x.sum(0), "it combines rows of the batch"),
+        (lambda m, x: F.max_pool2d(x[:, None], 2, ceil_mode=True), "it needs ceil_mode=False"),
+        (lambda m, x: F.max_pool1d(x, 2, 1, 0, 2), "it needs ceil_mode=False, dilation=1"),
+        (lambda m, x: F.avg_pool2d(x[:, None], 2, 2, 0, True), "it needs ceil_mode=False"),
+        (lambda m, x: F.avg_pool2d(x[:, None], 2, 1, 1, False, False), "count_include_pad=True if it pads"),
+        (lambda m, x: F.avg_pool2d(x[:, None], 2, 1, 0, False, True, 3), "no divisor_override"),
         (lambda m, x: F.dropout(x * x), "drops values at random in evaluation mode"),
         (lambda m, x: x**5, "the exponent 5 is not"),
         (lambda m, x: x.roll(1, 0), "it mixes rows of the batch"),

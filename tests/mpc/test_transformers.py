@@ -71,9 +71,9 @@ def logits(model, **inputs):
     ("make", "private"),
     [
         (bert, ("input", "model")),
-        (gpt2, ("input", "model")),
+        pytest.param(gpt2, ("input", "model"), marks=pytest.mark.slow),
         (llama, ("input", "model")),
-        (bert, ("input",)),
+        pytest.param(bert, ("input",), marks=pytest.mark.slow),
         pytest.param(gpt2, ("input",), marks=pytest.mark.slow),
         pytest.param(llama, ("input",), marks=pytest.mark.slow),
     ],
@@ -96,8 +96,15 @@ def test_ids_alone_and_the_class_or_next_token_alone(make):
     assert out.value.tolist() == logits(model, input_ids=IDS).argmax(-1).tolist()
 
 
-@pytest.mark.parametrize("options", [{"adversary": "active"}, {"helper": None}])
-@pytest.mark.parametrize("make", [bert, pytest.param(llama, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (bert, {"adversary": "active"}),
+        pytest.param(bert, {"helper": None}, marks=pytest.mark.slow),
+        pytest.param(llama, {"adversary": "active"}, marks=pytest.mark.slow),
+        (llama, {"helper": None}),
+    ],
+)
 def test_malicious_parties_or_no_helper(make, options):
     model, both = make(), {"input_ids": IDS[1:, :3], "attention_mask": MASK[1:, :3]}
     plain = logits(model, **both)
@@ -116,7 +123,8 @@ def test_what_padding_holds_does_not_matter():
     assert outs[0].costs == outs[1].costs
 
 
-@pytest.mark.parametrize("attention", ["eager", pytest.param("sdpa", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_both_ways_of_computing_attention(attention):
     torch.manual_seed(0)
     model = bert(attn_implementation=attention)
@@ -131,6 +139,7 @@ def test_a_causal_mask_saves_the_exponentials_it_hides():
     assert None not in hidden
 
 
+@pytest.mark.slow
 def test_only_the_position_asked_for_is_computed_in_the_head():
     class NextToken(nn.Module):
         def __init__(self, model):
@@ -145,6 +154,7 @@ def test_only_the_position_asked_for_is_computed_in_the_head():
     assert (out.value - logits(model, input_ids=IDS)[:, -1]).abs().max() < 5e-3
 
 
+@pytest.mark.slow
 def test_debug_compares_with_the_plain_model():
     both = {"input_ids": IDS, "attention_mask": MASK}
     out = tacit.infer(bert(), both, debug=True)

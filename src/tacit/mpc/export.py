@@ -67,6 +67,7 @@ class Value:
     # a norm's weight and bias, which are still to be applied along the last dimension
     affine: tuple[Constant, Constant | None, str] | None = None
     applied: Value | None = field(default=None, repr=False)
+    written: Value | None = field(default=None, repr=False)
 
 
 class Refused(Exception):
@@ -350,7 +351,18 @@ class Builder:
         return self.emit("layer", [self.number(x)], size, layers=layers)
 
     def number(self, x: Value) -> Value:
-        """As a number with fractional bits, with the norm's weight applied."""
+        """As a number with fractional bits, with the norm's weight applied and −∞ written out."""
+        x = self.scores(x)
+        if x.hidden is None:
+            return x
+        if x.written is None:
+            kept = self.emit("times_public", [x], x.size, constant=self.store((~x.hidden).int()))
+            low = x.hidden.double() * program.functions.FAR_BELOW
+            x.written = self.emit("add_public", [kept], x.size, constant=self.store(low), whole=False)
+        return x.written
+
+    def scores(self, x: Value) -> Value:
+        """As a number; where it is publicly −∞ stays in `hidden`, for operations that know of it."""
         if x.vocabulary is not None:
             raise Refused("token ids can only be looked up in an embedding, or compared with a number")
         if not x.whole and x.affine is None:
@@ -367,7 +379,6 @@ class Builder:
                     plain, [self.weighted("affine", weight, bias, list(weight.tensor.shape))], x.size
                 )
                 self.place = place
-            x.applied.hidden = x.hidden
         return x.applied
 
     def weighted(

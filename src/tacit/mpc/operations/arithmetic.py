@@ -37,7 +37,7 @@ def add(b: Builder, x: Any, y: Any, *, alpha: float = 1) -> Value:
             z = b.emit("add", [x, y], size)
             z.whole = True
             return z
-        p, q = b.number(x), b.number(y)
+        p, q = b.scores(x), b.scores(y)
         z = b.emit("add", [p, q], size)
         z.hidden = hidden_in_either(p.hidden, q.hidden)
         return z
@@ -46,12 +46,11 @@ def add(b: Builder, x: Any, y: Any, *, alpha: float = 1) -> Value:
 
 def add_constant(b: Builder, x: Value, y: Any, size: list[Any]) -> Value:
     if isinstance(y, Constant) and y.private:
-        x = b.number(x)
+        x = b.scores(x)
         tensor = trim(reduce_rows(y), len(size))
         shape = list(tensor.shape)
         shift = b.weighted("shift", y, None, shape, transform=lambda w: w.reshape(shape), key=str(shape))
-        z = b.layer(x, [shift], x.size)
-        z.size = size
+        z = b.emit("layer", [x], size, layers=[shift])
         z.hidden = x.hidden
         return z
     tensor = trim(b.public(y), len(size)) if isinstance(y, Constant) else y
@@ -59,7 +58,7 @@ def add_constant(b: Builder, x: Value, y: Any, size: list[Any]) -> Value:
         z = b.emit("add_public", [x], size, constant=b.store(tensor), whole=True)
         z.whole = True
         return z
-    x = b.number(x)
+    x = b.scores(x)
     far = tensor.double() < INFINITE
     hidden = None
     if bool(far.any()):  # −∞ of a mask

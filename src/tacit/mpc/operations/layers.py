@@ -167,6 +167,8 @@ def _with_affine(b: Builder, y: Value, shape: list[int], weight: Any, bias: Any)
 def batch_norm(
     b: Builder, x: Value, weight: Any, bias: Any, mean: Any, variance: Any, training: Any = False, *more: Any
 ) -> Value:
+    if mean is None or variance is None:
+        raise Refused("it has no running statistics; train it with track_running_stats=True")
     eps = next((v for v in reversed(more) if isinstance(v, float)), 1e-5)
     shape = [-1] + [1] * (len(x.size) - 2)
     scale = (variance.tensor.double() + eps) ** -0.5
@@ -202,8 +204,8 @@ def leaky_relu(b: Builder, x: Value, slope: float = 0.01) -> Value:
 
 @handles("softmax", "_softmax")
 def softmax(b: Builder, x: Value, dim: int, *_: Any, **__: Any) -> Value:
-    x = b.number(x)
-    hidden = x.hidden
+    x = b.scores(x)
+    hidden = None if x.hidden is None else fill_mask(x.hidden, x.size)
     dim = dimension(x, dim)
     if hidden is not None and (dim != len(x.size) - 1 or bool(hidden.all(-1).any())):
         raise Refused("its mask must be along the last dimension and leave something in each place")
@@ -213,7 +215,9 @@ def softmax(b: Builder, x: Value, dim: int, *_: Any, **__: Any) -> Value:
 
 
 @handles("max_pool1d", "avg_pool1d", "max_pool2d", "avg_pool2d")
-def pool(b: Builder, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, *more: Any) -> Value:
+def pool(
+    b: Builder, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, *more: Any, **named: Any
+) -> Value:
     assert b.node is not None
     name = b.node.target.overloadpacket.__name__  # type: ignore[union-attr]
     line, is_max = name.endswith("1d"), name.startswith("max")
@@ -224,12 +228,16 @@ def pool(b: Builder, x: Value, kernel: Any, stride: Any = None, padding: Any = 0
         values = [int(n) for n in v] if isinstance(v, list | tuple) else [int(v)]
         return [fill, *values] if line else values * 2 if len(values) == 1 else values
 
-    rest = [v for v in more if v not in (1, [1], [1, 1], False, None)]
-    if (is_max and rest) or (not is_max and [v for v in rest if v is not True]):
-        raise Refused("dilation, ceil_mode and divisor_override are not supported")
     pads = pair(padding, 0)
-    if not is_max and any(pads) and len(more) > 1 and more[1] is False:
-        raise Refused("it needs count_include_pad=True if it pads")
+    names = ("dilation", "ceil_mode") if is_max else ("ceil_mode", "count_include_pad", "divisor_override")
+    given = {**dict(zip(names, more)), **named}
+    dilation = given.get("dilation", 1)
+    dilated = any(n != 1 for n in (dilation if isinstance(dilation, list | tuple) else [dilation]))
+    uncounted = any(pads) and not is_max and not given.get("count_include_pad", True)
+    if given.get("ceil_mode") or dilated or uncounted or given.get("divisor_override") is not None:
+        raise Refused(
+            "it needs ceil_mode=False, dilation=1, no divisor_override, and count_include_pad=True if it pads"
+        )
     layer = {
         "kind": "maxpool" if is_max else "avgpool",
         "kernel": pair(kernel),
@@ -287,7 +295,7 @@ def attention(
         scores = b.emit("add", [scores, far], scores_size)
         scores.hidden = hidden
     elif mask is not None:
-        other = b.number(mask)
+        other = b.scores(mask)
         hidden = other.hidden
         scores = b.emit("add", [scores, other], scores_size)
         scores.hidden = hidden

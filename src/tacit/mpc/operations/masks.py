@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from ..export import INFINITE, Builder, Constant, Refused, Value, encode_size
+from ..export import INFINITE, Builder, Constant, Refused, Value, encode_size, reduce_rows
 from ..functions import FAR_BELOW
 from .arithmetic import add, complement, multiply, multiply_by_number, multiply_by_small, subtract
 from .registry import as_bits, fill_mask, handles, hidden_in_either, trim
@@ -123,6 +124,11 @@ def where(b: Builder, condition: Any, x: Any, y: Any) -> Value:
             bit = condition if sign > 0 else invert(b, condition)
             masked = b.emit("times", [bit], condition.size, factor=int(FAR_BELOW), number=True)
             return add(b, other, masked)  # type: ignore[no-any-return]
+    if not isinstance(x, Value) and not isinstance(y, Value):
+        one, two = (p if isinstance(p, Constant) else Constant(torch.tensor(float(p)), False) for p in (x, y))
+        change = b.derived(one, reduce_rows(one) - reduce_rows(two))
+        change = Constant(change.tensor, one.private or two.private)
+        return add(b, multiply(b, b.number(condition), change), two)  # type: ignore[no-any-return]
     return add(b, multiply(b, condition, subtract(b, x, y)), y)  # type: ignore[no-any-return]
 
 
@@ -136,7 +142,7 @@ def _where_public(b: Builder, mask: Tensor, x: Any, y: Any, size: list[Any]) -> 
     for far, other, hidden in ((x, y, mask), (y, x, ~mask)):
         number = None if isinstance(far, Value) else _number_of(b, far)
         if number is not None and isinstance(other, Value) and number < INFINITE:
-            z = b.number(other)
+            z = b.scores(other)
             if z.size != size:
                 z = b.emit("expand", [z], size, size=encode_size(size))
             z = Value(z.number, z.size)

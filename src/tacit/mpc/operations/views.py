@@ -23,9 +23,8 @@ def dropout(b: Builder, x: Value, p: float = 0.5, training: bool = False) -> Val
 def same(b: Builder, x: Value, *_: Any, **__: Any) -> Value:
     assert b.node is not None
     kind = b.node.meta["val"].dtype
-    if (not x.whole and not kind.is_floating_point) or (
-        kind is torch.bool and not x.bits and not x.vocabulary
-    ):
+    unknown = kind is torch.bool and not x.bits and x.vocabulary is None
+    if unknown or (not x.whole and not kind.is_floating_point):
         raise Refused("a secret number cannot be made an integer or a truth value; compare it instead")
     if x.vocabulary is not None and (kind.is_floating_point or kind is torch.bool):
         raise Refused("token ids can only be looked up in an embedding, or compared with a number")
@@ -37,17 +36,14 @@ def reshape(b: Builder, x: Value, *_: Any, **__: Any) -> Value:
     size = b.size()
     if size == x.size:
         return x
-    keeps_last = x.affine is not None and size and size[-1] == x.size[-1]
-    y = move(
-        b,
-        x if keeps_last or x.affine is None else b.number(x),
-        "reshape",
-        size,
-        size=encode_size(with_vocabulary(x, size)),
-    )
+    hidden = kept_hidden(x, size)
+    keeps_last = x.affine is not None and bool(size) and size[-1] == x.size[-1]
+    if not x.whole and not keeps_last:
+        x = b.number(x) if hidden is None else b.scores(x)
+    y = move(b, x, "reshape", size, size=encode_size(with_vocabulary(x, size)))
     if keeps_last:
         y.affine = x.affine
-    y.hidden = kept_hidden(x, size)
+    y.hidden = hidden
     return y
 
 
@@ -89,12 +85,14 @@ def movedim(b: Builder, x: Value, source: Any, to: Any) -> Value:
 
 @handles("expand", "expand_as", "broadcast_to")
 def expand(b: Builder, x: Value, *_: Any, **__: Any) -> Value:
-    x = x if x.whole else b.number(x)
     size = b.size()
+    hidden = kept_hidden(x, size)
+    if not x.whole:
+        x = b.number(x) if hidden is None else b.scores(x)
     if size == x.size:
         return x
     y = move(b, x, "expand", size, size=encode_size(with_vocabulary(x, size)))
-    y.hidden = kept_hidden(x, size)
+    y.hidden = hidden
     return y
 
 
