@@ -10,9 +10,10 @@ state · `beaver` products · `truncate` · `compare` · `functions` · `model` 
 branches · `operators`, `tensor` shared tensors.
 
 Malicious parties are caught: `prime` a field · `tagged`, `elements` shares with tags · `tagged_context`,
-`spdz` computing with them · `checked`, `tensor_checked`.
+`spdz` computing with them · `tagged_bits` comparisons · `checked`, `tensor_checked`.
 
-Two parties without a dealer: `extension` oblivious transfer · `gilboa` products · `masks` · `pair`.
+Two parties without a dealer: `extension` oblivious transfer · `gilboa` products · `packing`, `lattice` products
+of matrices and images by homomorphic encryption · `masks` · `pair`.
 """
 
 from __future__ import annotations
