@@ -12,8 +12,8 @@ branches · `operators`, `tensor` shared tensors.
 Malicious parties are caught: `prime` a field · `tagged`, `elements` shares with tags · `tagged_context`,
 `spdz` computing with them · `tagged_bits` comparisons · `checked`, `tensor_checked`.
 
-Two parties without a dealer: `extension` oblivious transfer · `gilboa` products · `packing`, `lattice` products
-of matrices and images by homomorphic encryption · `masks` · `pair`.
+Two parties without a dealer: `extension` oblivious transfer · `gilboa` products · `packing`, `lattice`
+products of matrices and images by homomorphic encryption · `masks` · `pair`.
 """
 
 from __future__ import annotations
