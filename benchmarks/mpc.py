@@ -7,8 +7,8 @@ real process, over loopback TCP.
 
 `benchmarks/peers/install.sh` installs CrypTen and SPU. *CPU s* is the process time of the busier of the two
 parties, the best of three; the dealer's is listed separately, because it can be spent in advance. *MB* is
-every byte of every message, including the dealer's. *again* is one more batch of a model whose masked weights
-were sent already. CrypTen runs with its default provider, which has no dealer process: the first party
+every byte of every message, of which *dealt* is the dealer's part. *again* is one more batch of a model whose
+masked weights were sent already. CrypTen runs with its default provider, which has no dealer process: the first party
 generates the triples and could remove every mask, and no byte is counted for them.
 """
 
@@ -49,6 +49,7 @@ from tacit.parties.secret import Secret
 HERE = Path(__file__).parent
 PARTIES = ("owner", "client", "helper")
 BEST_OF = 3
+DEALT = ("TapeKey", "Corrections")  # what the dealer sends
 
 
 class Wires:
@@ -223,6 +224,7 @@ def child(name: str, sockets: dict[str, dict[str, socket.socket]], programs: Pro
             took = time.process_time() - cpu, time.perf_counter() - wall
             best = took if best is None else min(best, took)
         seen = sum(line.bytes for line in box.ledger.seen) / BEST_OF
+        dealt = sum(line.bytes for line in box.ledger.seen if line.kind in DEALT) / BEST_OF
         rounds = (
             sum(r for which in ("costs", "offline") for r, _ in result.get(which, {}).values())
             if result
@@ -230,7 +232,7 @@ def child(name: str, sockets: dict[str, dict[str, socket.socket]], programs: Pro
         )
         value = result.get("value") if result else None
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6  # Linux counts in KiB
-        out.put((name, best, seen, rounds, None if value is None else value.tolist(), memory))
+        out.put((name, best, seen, rounds, None if value is None else value.tolist(), memory, dealt))
         for task in listeners:
             task.cancel()
 
@@ -258,6 +260,7 @@ def measure(programs: Programs) -> dict[str, Any]:
         "rounds": figures["client"][2],
         "value": figures["client"][3],
         "memory": max(figures[n][4] for n in PARTIES[:2]),
+        "dealt": sum(t[5] for t in figures.values()) / 1e6,
     }
 
 
@@ -287,7 +290,7 @@ def cnn() -> nn.Module:
 def again(model: nn.Module, x: Tensor) -> dict[str, Any]:
     """One more batch: four batches less one, divided by three."""
     one, four = measure(model_programs(model, [x])), measure(model_programs(model, [x] * 4))
-    return {k: (four[k] - one[k]) / 3 for k in ("cpu", "wall", "dealer", "mb", "rounds")}
+    return {k: (four[k] - one[k]) / 3 for k in ("cpu", "wall", "dealer", "mb", "rounds", "dealt")}
 
 
 def ours(only: str = "") -> dict[str, dict[str, Any]]:
@@ -380,12 +383,13 @@ def main() -> None:
     theirs, spu = ({}, {}) if arguments.only else (peer("crypten"), peer("spu"))
     print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     print(
-        f"{'':24}{'CPU s':>9}{'dealer':>9}{'wall s':>9}{'MB':>9}{'rounds':>8}   "
+        f"{'':24}{'CPU s':>9}{'dealer':>9}{'wall s':>9}{'MB':>9}{'dealt':>9}{'rounds':>8}   "
         f"{'CrypTen CPU s':>14}{'MB':>9}{'rounds':>8}   ours / CrypTen: CPU, MB   "
         "SPU CPU s, MB"
     )
     for name, m in mine.items():
-        line = f"{name:24}{m['cpu']:9.3f}{m['dealer']:9.3f}{m['wall']:9.3f}{m['mb']:9.2f}{m['rounds']:8.0f}"
+        line = f"{name:24}{m['cpu']:9.3f}{m['dealer']:9.3f}{m['wall']:9.3f}{m['mb']:9.2f}{m['dealt']:9.2f}"
+        line += f"{m['rounds']:8.0f}"
         t = theirs.get(name.removesuffix(", again"))
         line += (
             f"   {t['cpu']:14.3f}{t['mb']:9.2f}{t['rounds']:8.0f}   {m['cpu'] / t['cpu']:.2f}, "

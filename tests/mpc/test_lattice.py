@@ -39,6 +39,9 @@ def words(*shape: int) -> np.ndarray:
 def encrypted(monkeypatch):
     """Small products are encrypted, too, although transfers would send less."""
     monkeypatch.setattr(gilboa, "traffic", lambda op, xs, ys: 1 << 40)
+    lattice.choose.cache_clear()
+    yield
+    lattice.choose.cache_clear()
 
 
 def multiplied(packing, x, y):
@@ -121,6 +124,7 @@ def test_many_polynomials_go_in_several_messages(encrypted, monkeypatch):
     monkeypatch.setattr(
         lattice, "pack_matrix", lambda r, k, c: MatrixPacking(r, k, c, min(4, k), min(DEGREE // 8, c))
     )
+    lattice.choose.cache_clear()
     lines: list[OTChannel] = []
     requests = [Triple(MATMUL, (5, 9), (9, 3))]
     (t,) = made(*requests, lines=lines)

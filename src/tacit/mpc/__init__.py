@@ -13,9 +13,10 @@ Joins: `joined` figures over matched people · `equality`, `shared_join` whose m
 `shared_moments`, `shared_logistic` models of them.
 
 Malicious parties are caught: `prime` a field · `tagged`, `elements` shares with tags · `tagged_context`,
-`spdz` computing with them · `checked`, `tensor_checked`.
+`spdz` computing with them · `tagged_bits` comparisons · `checked`, `tensor_checked`.
 
-Two parties without a dealer: `extension` oblivious transfer · `gilboa` products · `masks` · `pair`.
+Two parties without a dealer: `extension` oblivious transfer · `gilboa` products · `packing`, `lattice`
+products of matrices and images by homomorphic encryption · `masks` · `pair`.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from .beaver import Bilinear
 from .extension import BASE, OTChannel
 from .ring import WORD, patches
 
-ROOM = 1 << 22  # words of pads at a time: 32 MB
+ROOM = 1 << 20  # words of pads at a time: 8 MB, in some 200 MB of transfers and their hashes
 # bytes that matter for bit j: a number that is multiplied by 2^j counts modulo 2^(64−j)
 _WIDTHS = [(WORD - j + 7) // 8 for j in range(WORD)]
 _PLACES = np.arange(WORD, dtype=np.uint64)[:, None]

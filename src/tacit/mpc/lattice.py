@@ -19,6 +19,7 @@ the sizes of x and x ∘ y. Both parties choose what sends less, from the shapes
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -61,6 +62,7 @@ class Plan(NamedTuple):
     parts: int  # matrices of a batch, or groups of a convolution
 
 
+@functools.lru_cache(maxsize=1024)
 def choose(op: Bilinear, xs: tuple[int, ...], ys: tuple[int, ...]) -> Plan | None:
     """How to encrypt the product of these shapes; None where oblivious transfer sends less."""
     best = min(_plans(op, xs, ys), key=_ciphertext_bytes, default=None)
