@@ -12,6 +12,7 @@ import torch
 from scipy.stats import norm
 from sklearn.preprocessing import OneHotEncoder, QuantileTransformer, RobustScaler, StandardScaler
 
+import tacit
 from tacit import data
 from tacit.crypto import exact
 from tacit.data.pipeline import Pipeline, PipelinePreparation
@@ -437,3 +438,20 @@ def test_label_counts_are_summed_in_the_first_step_where_they_are_asked_for(hosp
     table = pd.DataFrame({"age": [1.0, 2.0], "ill": ["no", "perhaps"]})
     with pytest.raises(BadData, match="not among its agreed labels"):
         program.local(0, table, {})
+
+
+def test_a_regression_says_which_numbers_were_clipped_and_a_linear_one_is_better_without():
+    """On statsmodels' star98, R² of new rows was 0.17 instead of 0.72, without a word."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"size": rng.lognormal(3, 1.5, 400).round(2), "age": rng.normal(50, 9, 400).round()})
+    frame["cost"] = 2 * frame["size"] + rng.normal(0, 5, 400)
+    parties = {"a": frame[:250].reset_index(drop=True), "b": frame[250:].reset_index(drop=True)}
+    feds = [
+        data.from_frames(parties, label="cost", regression=True, winsorize=how) for how in ("auto", "none")
+    ]
+    clipped, kept = ([n for n in fed.notes if "clipped" in n] for fed in feds)
+    assert len(clipped) == 1
+    assert "1% and 99% quantiles: 'size'. If the outcome follows" in clipped[0]
+    assert not kept
+    r2 = [tacit.train(fed, rounds=10, algorithm=tacit.algorithms.FedLBFGS()).metrics["r2"] for fed in feds]
+    assert r2[0] < 0.95 < 0.99 < r2[1]

@@ -153,6 +153,8 @@ class Table:
                 notes.append("ε of the preparation does not cover the layout, which was inferred from rows.")
         else:
             pipeline = self.fit(frame.iloc[fed.train.index.numpy()], train, fed)
+        if fed.classes is None and recipe.winsorize == "auto" and not recipe.is_fitted:
+            notes += _note_clipped(list(pipeline.recipe.limits))
         x, xt = pipeline.encode(frame), pipeline.encode(self.test)
         y, yt = fed.rows.y, fed.test.y
         if fed.classes is None:
@@ -425,6 +427,17 @@ def _check_columns(
         raise BadData(
             f"{name}: the test table has no column {absent[0]!r}. Give both tables the same columns."
         )
+
+
+def _note_clipped(names: list[str]) -> list[str]:
+    """Say which numbers of a regression are clipped: its largest values may be what an outcome follows."""
+    if not names:
+        return []
+    shown = ", ".join(map(repr, names[:10])) + (", …" if len(names) > 10 else "")
+    return [
+        f"Numbers with heavy tails are clipped to their 1% and 99% quantiles: {shown}. If the outcome "
+        "follows their largest values too, winsorize='none' predicts better."
+    ]
 
 
 def _group_values(column: Series) -> np.ndarray:
