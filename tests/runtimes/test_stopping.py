@@ -61,6 +61,32 @@ def test_who_waits_for_a_failed_party_is_told_at_once_and_learns_no_text(within:
         assert any(line.sender == "b" for line in seen)
 
 
+def test_an_answer_is_read_before_the_failure_although_a_listener_waits_for_its_sender() -> None:
+    """As in a matching whose party may be started again: b refuses, and stops in the same moment."""
+
+    async def a(me: Party) -> str:
+        listener = asyncio.ensure_future(me.scope("again").first(NetBall, senders=["b"], background=True))
+        await me.send("b", NetBall(1))
+        await me.recv("b", NetBall)
+        for _ in range(20):  # what a program does with an answer takes several turns of the loop
+            await asyncio.sleep(0)
+        listener.cancel()
+        return "read"
+
+    async def b(me: Party) -> None:
+        await me.recv("a", NetBall)
+        await me.send("a", NetBall(2))
+        raise BadData(SECRET)
+
+    async def main() -> dict[str, Any]:
+        async with Net.of("a", "b", "c") as net:
+            return await play(net, ("a", "b"), a=a, b=b)
+
+    ends = asyncio.run(main())
+    assert ends["a"] == "read"
+    assert isinstance(ends["b"], BadData)
+
+
 def test_a_chain_of_waiting_parties_ends_from_its_failed_end() -> None:
     """c waits for a, which waits for b: whoever fails because of another tells its own peers.
 

@@ -189,7 +189,8 @@ async def run_durable(me: Party, job: DurableJob, wait: float | None = None) -> 
 
     async def listen() -> None:
         while True:
-            name, message = await hello.first(RunHello, senders=others)
+            runs = all(n in known for n in others)  # then nobody has to start again
+            name, message = await hello.first(RunHello, senders=others, background=runs)
             if message.job != job.digest:
                 raise BadJob(
                     f"{name!r} and {me.name!r} have different job files, or parts of different runs. All job "

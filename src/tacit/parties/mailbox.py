@@ -201,13 +201,17 @@ class Mailbox:
             watch.wants() for watches in self._watches.values() for watch in watches if watch.blocked
         ] + self._blocked_sends
 
-    def awaited(self, endless: bool = True) -> dict[str, str]:
-        """Return {sender: description} of messages the owner waits for; `endless`: without a deadline."""
+    def awaited(self, endless: bool = True, background: bool = True) -> dict[str, str]:
+        """Return {sender: description} of messages the owner waits for.
+
+        `endless`: only those without a deadline. `background`: also those that need not come.
+        """
         return {
             sender: wants
             for watches in self._watches.values()
             for watch in watches
             if watch.senders and watch.blocked and (watch.endless or not endless)
+            if background or not watch.is_background
             for wants in (watch.wants(),)  # once for all senders, of which there may be thousands
             for sender in watch.senders
         }
@@ -254,6 +258,7 @@ class MailboxWatch:
         if box._dropped and senders is not None:
             self.news.extend(s for s in senders if s in box._dropped)
         self.expired = False
+        self.is_background = False  # the program goes on, whether such a message comes or not
         self._wakeup: asyncio.Future[None] | None = None
         self._timer: Timer | None = None
 

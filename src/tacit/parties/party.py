@@ -152,21 +152,33 @@ class Party:
         return self._open(letter, kinds)
 
     async def first(
-        self, *kinds: type[M], senders: Iterable[str] | None = None, within: float | None = None
+        self,
+        *kinds: type[M],
+        senders: Iterable[str] | None = None,
+        within: float | None = None,
+        background: bool = False,
     ) -> tuple[str, M]:
-        """Return the first (sender, message) in this scope."""
+        """Return the first (sender, message) in this scope.
+
+        `background`: the message need not come, so that a sender that stopped is no reason to end.
+        """
         among = None if senders is None else frozenset(senders)
         wants = self._wants(
             kinds, "anyone" if among is None else "any of " + ", ".join(sorted(map(repr, among)))
         )
-        letter = await self._next(among, lambda: wants, within)
+        letter = await self._next(among, lambda: wants, within, background)
         return letter.sender, self._open(letter, kinds)
 
     async def _next(
-        self, senders: Collection[str] | None, wants: Callable[[], str], within: float | None
+        self,
+        senders: Collection[str] | None,
+        wants: Callable[[], str],
+        within: float | None,
+        background: bool = False,
     ) -> QueuedMessage:
         """Wait for the next message of these senders; `wants` describes it."""
         with MailboxWatch(self.mailbox, self.tag, senders, wants).deadline(self.clock, within) as watch:
+            watch.is_background = background
             letter = await watch.next()
         if letter is None:
             raise ProtocolError(

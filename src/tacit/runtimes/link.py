@@ -501,7 +501,7 @@ class Link:
         stopped = [name for name in self._stopped if name in self.peers]
         if not stopped:
             return
-        for name in (*self.mailbox.awaited(endless=False), *self._crowded):
+        for name in (*self.mailbox.awaited(endless=False, background=False), *self._crowded):
             if name in stopped:
                 self._fail(self._stopped[name])
             elif name in self.peers and name in self.channels and not self.channels[name].their_life:

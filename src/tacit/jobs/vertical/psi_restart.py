@@ -134,7 +134,9 @@ async def run_with_restarts(
 
     async def listen() -> None:
         while True:
-            name, message = await me.first(MatchTerms, senders=others)
+            # while the matching runs, nobody has to start again
+            runs = all(n in known for n in others)
+            name, message = await me.first(MatchTerms, senders=others, background=runs)
             if text := differences(name, message, terms):
                 raise ProtocolError(
                     f"{me.name!r} and {name!r} were started with different options: {text}. Nothing was "
