@@ -411,4 +411,6 @@ def test_a_federation_names_its_server_and_its_hub_refuses_to_run(nats: Nats, tm
         nats.file.with_name("bad.toml").write_text(f'name = "f"\nhub = "{hub}"\nclients = ["a"]\n')
         with pytest.raises(BadJob, match="hub is"):
             read_federation_file(nats.file.with_name("bad.toml"))
+    # without them the server ends handshakes after 2 s, and 2,000 parties that connect at once never got in
+    assert (nats.folder / "kits" / "hub" / "nats.conf").read_text().count("timeout: 30") == 2
     assert nats_relay.addresses_of("nats://a:1, nats://[::1]:2") == [("a", 1), ("[::1]", 2)]

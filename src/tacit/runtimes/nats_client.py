@@ -23,6 +23,7 @@ from .envelope import MAX_ENVELOPE
 
 LINE_LIMIT = 1 << 20  # bytes of a control line: INFO lists the servers of a cluster
 HEARTBEAT = 10.0  # seconds between pings; a server that says nothing for three times this is lost
+OPENING = 30.0  # seconds for a connection and its handshake: all parties may connect at once
 NO_RESPONDERS = 503
 # words in an error of the server after which another attempt would be refused, too
 FATAL = ("authorization", "authentication", "permissions violation", "maximum payload", "tls required")
@@ -45,7 +46,7 @@ class NatsClient:
 
     @classmethod
     async def open(
-        cls, host: str, port: int, context: ssl.SSLContext, name: str, timeout: float = 10.0
+        cls, host: str, port: int, context: ssl.SSLContext, name: str, timeout: float = OPENING
     ) -> NatsClient:
         """Connect to one server; raise NoHub if it will never accept this party, else NatsLost."""
         where = f"nats://{host}:{port}"
