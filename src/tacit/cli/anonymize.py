@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadData, BadParameter, MissingFiles
 from ..progress import Progress
+from .anonymize_files import HISTORY, find_hierarchies, history_file, report_file
+from .risk import format_warnings, measure_risk, risk_to_dict
 from .verbs import DROP, FORCE, QUIET, READING, Answer, arg, parse_columns, reading_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from ..anonymity.assessment import Risk
     from ..anonymity.masking import MaskedText
     from ..anonymity.result import AnonymizationResult
     from ..anonymity.spatial import SpatialCells
@@ -54,14 +55,6 @@ _SHARED = (
     *READING,
     FORCE,
     QUIET,
-)
-
-
-HISTORY = arg(
-    "--history",
-    metavar="FILE",
-    help="also write what is published about whom to a new .json file, for `tacit anonymize-again`; it "
-    "contains ids and sensitive values: keep it as you keep the table",
 )
 
 
@@ -204,7 +197,7 @@ def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
     )
     verb(
         "risk",
-        _risk,
+        measure_risk,
         "Measure the re-identification risk and utility of a published table.",
         arg("before", help="the original table, .csv or .parquet"),
         arg("after", help="the published table, produced by any program"),
@@ -367,7 +360,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         "loss": result.loss,
         "metric": args.metric,
         "method": result.method,
-        "risk": _to_dict(left),
+        "risk": risk_to_dict(left),
         "warnings": list(left.warnings),
         "trace": [str(s) for s in result.trace],
         "spent": result.ledger.to_dict()["spent"],
@@ -563,69 +556,6 @@ def _models(args: argparse.Namespace) -> list[Any]:
     ]
 
 
-def _risk(args: argparse.Namespace) -> Answer:
-    from ..data.table_files import read_table
-
-    quasi, sensitive = parse_columns(args.quasi, "--quasi"), parse_columns(args.sensitive, "--sensitive")
-    page = report_file(args, [args.before, args.after])
-    with Progress(args.quiet) as progress:
-        frames = []
-        for path in (args.before, args.after, args.population):
-            if path is not None:
-                progress.step(f"reading {path}")
-            frames.append(None if path is None else read_table(path, text=True, **reading_of(args)))
-        before, after, population = frames
-        import tacit
-
-        progress.step("measuring the risk")
-        measured = tacit.risk(
-            before,
-            after,
-            quasi,
-            sensitive=sensitive,
-            hierarchies=find_hierarchies(args.hierarchies, quasi),
-            population=population,
-            population_size=args.population_size,
-            combinations=args.combinations,
-            target=args.target,
-            person=args.person,
-        )
-        if page is not None:
-            measured.report(page)
-    value = {
-        "risk": _to_dict(measured),
-        "singled_out": measured.rank_combinations().head(20).to_dict("records"),
-        "warnings": list(measured.warnings),
-        "report": None if page is None else str(page),
-    }
-
-    def show(console: Any) -> None:
-        from .terminal import grid
-
-        rows = [
-            [
-                str(name),
-                *("not measured" if v != v else f"{v:.4g}" if v != round(v) else f"{v:,.0f}" for v in pair),
-            ]
-            for name, pair in zip(measured.table().index, measured.table().to_numpy(dtype=float).tolist())
-        ]
-        console.print(grid(["", "before", "after"], rows))
-        top = measured.rank_combinations().head(5)
-        most = [
-            f"{r['columns']} ({r['minimal before']:,} before, {r['unique after']:,} after)"
-            for r in top.to_dict("records")
-        ]
-        lines = [
-            "",
-            "columns with the most minimal uniques: " + "; ".join(most),
-            *format_warnings(measured),
-            *([f"report      {page}"] if page else []),
-        ]
-        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
-
-    return value, show
-
-
 def _check_columns(frame: DataFrame, columns: dict[str, list[str]], is_private: bool) -> None:
     """Raise unless the table has the columns that each option names."""
     from ..anonymity.classes import check_columns
@@ -642,55 +572,6 @@ def _check_columns(frame: DataFrame, columns: dict[str, list[str]], is_private: 
         )
 
 
-def history_file(args: argparse.Namespace, sources: list[Any]) -> Path | None:
-    """The file of --history, which must be new: --force does not overwrite one."""
-    from ..files import check_free
-
-    return None if args.history is None else check_free(args.history, False, sources)
-
-
-def report_file(args: argparse.Namespace, sources: list[Any]) -> Path | None:
-    from ..files import check_free
-
-    if args.report is None:
-        return None
-    if args.report in map(str, sources):
-        raise BadParameter(f"--report {args.report} is also the name of a table. Choose another file name.")
-    return check_free(args.report, args.force, sources)
-
-
-def find_hierarchies(directory: str | None, quasi: list[str]) -> dict[str, str] | None:
-    """Find the files of quasi-identifiers: COLUMN.csv, COLUMN.toml, or ARX's NAME_hierarchy_COLUMN.csv."""
-    if directory is None:
-        return None
-    folder = Path(directory)
-    if not folder.is_dir():
-        raise MissingFiles(
-            f"--hierarchies {directory}: there is no such directory. Pass one with a file for each column, "
-            "like age.csv."
-        )
-    paths: dict[str, str] = {}
-    for column in quasi:
-        matches = [
-            p
-            for p in sorted(folder.iterdir())
-            if p.suffix in (".csv", ".toml") and (p.stem == column or p.stem.endswith(f"hierarchy_{column}"))
-        ]
-        if len(matches) > 1:
-            raise BadParameter(
-                f"--hierarchies {directory}: {' and '.join(p.name for p in matches)} are both for "
-                f"{column!r}. Keep one of them."
-            )
-        if matches:
-            paths[column] = str(matches[0])
-    if not paths:
-        raise MissingFiles(
-            f"--hierarchies {directory}: it has no file for {', '.join(quasi)}. Name them like "
-            f"{quasi[0]}.csv."
-        )
-    return paths
-
-
 def _format_level(result: AnonymizationResult, column: str) -> str:
     level = result.levels.get(column)
     return (
@@ -700,14 +581,3 @@ def _format_level(result: AnonymizationResult, column: str) -> str:
         if column in result.hierarchies
         else str(level)
     )
-
-
-def format_warnings(risk: Risk) -> list[str]:
-    return [f"warning     {w}" for w in risk.warnings]
-
-
-def _to_dict(risk: Risk) -> dict[str, dict[str, float]]:
-    return {
-        str(name): {"before": a, "after": b}
-        for name, (a, b) in zip(risk.table().index, risk.table().to_numpy(dtype=float).tolist())
-    }

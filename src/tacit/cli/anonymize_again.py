@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..progress import Progress
-from .anonymize import HISTORY, find_hierarchies, format_warnings, history_file, report_file
+from .anonymize_files import HISTORY, find_hierarchies, history_file, report_file
+from .risk import format_warnings
 from .verbs import DROP, FORCE, QUIET, READING, Answer, arg, parse_columns, reading_of
 
 

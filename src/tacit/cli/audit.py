@@ -92,7 +92,7 @@ def _audit(args: Any) -> Answer:
 
 def _about(args: Any) -> dict[str, Any]:
     """The options of tables and trees that were given."""
-    from .anonymize import find_hierarchies
+    from .anonymize_files import find_hierarchies
     from .verbs import parse_columns
 
     about = {n: getattr(args, n) for n in ("background", "key", "generator", "label")}

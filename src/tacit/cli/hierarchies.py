@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ..errors import BadParameter
 from ..progress import Progress
-from .anonymize import find_hierarchies
+from .anonymize_files import find_hierarchies
 from .verbs import FORCE, QUIET, READING, Answer, answer, arg, parse_columns, reading_of
 
 

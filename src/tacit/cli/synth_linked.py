@@ -77,7 +77,7 @@ def _show(progress: Progress, event: Mapping[str, Any]) -> None:
 
 def _check(args: argparse.Namespace) -> None:
     """Check the options before anything is read or fitted."""
-    from .synth import check_targets
+    from .synth_options import check_targets
 
     is_flat = args.entity is not None or args.time is not None
     refused = {
@@ -135,7 +135,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _make(cls: Any, args: argparse.Namespace) -> Any:
     """Build the model with the parameters of its trees."""
-    from .synth import make_generator
+    from .synth_options import make_generator
 
     args.model = "cart"
     generator = make_generator(args)
@@ -277,7 +277,7 @@ def _load(args: argparse.Namespace) -> _Tables | _Events:
 def _check_out(args: argparse.Namespace, is_flat: bool, inputs: list[Path]) -> None:
     """Check where the tables will be written: one file, or a directory that is new or empty."""
     from ..data.table_files import check_table_name
-    from .synth import check_targets
+    from .synth_options import check_targets
 
     if not args.out:
         return
@@ -299,7 +299,7 @@ def _check_out(args: argparse.Namespace, is_flat: bool, inputs: list[Path]) -> N
 def _read(args: argparse.Namespace) -> _Tables | _Events:
     from ..data.table_files import read_table
     from ..synth import LinkedTables, Sequences
-    from .synth import read_columns
+    from .synth_options import read_columns
 
     if args.entity is not None:
         _check_out(args, True, [Path(args.table)])

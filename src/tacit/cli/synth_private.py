@@ -32,7 +32,7 @@ def synth_private(args: argparse.Namespace) -> Answer:
     """Fit declared columns of events, and write the events of new entities."""
     from ..data.table_files import check_table_name, write_table
     from ..synth import load_private_sequences
-    from .synth import check_targets
+    from .synth_options import check_targets
 
     _check_loaded(args) if args.load else _check(args)
     inputs = [args.load or args.table]
@@ -73,7 +73,7 @@ def _fit(args: argparse.Namespace, progress: Progress) -> PrivateSequences:
     from ..data.table_files import read_table
     from ..synth import PrivateSequences, Table
     from ..synth.columns import complete_kind
-    from .synth import _declared_values, read_columns
+    from .synth_options import declared_values, read_columns
 
     options: dict[str, Any] = {"name": args.model}
     for change in args.changes:
@@ -82,7 +82,7 @@ def _fit(args: argparse.Namespace, progress: Progress) -> PrivateSequences:
     model: Any = from_table(options, {"PrivateSequences": PrivateSequences}, "synth")
     if args.insecure_seed is not None:
         model = check(replace(model, insecure_seed=args.insecure_seed))
-    frame = read_table(args.table, declared=_declared_values(args.columns), **reading_of(args))
+    frame = read_table(args.table, declared=declared_values(args.columns), **reading_of(args))
     columns, constraints = read_columns(args.columns)
     if constraints:
         raise BadData(f"synth: {args.columns}: constraints are not supported by PrivateSequences.")

@@ -14,15 +14,8 @@ from typing import Any
 from ..errors import BadParameter
 from ..parameters import refuse
 from ..progress import Progress
-from .synth import (
-    COLUMNS,
-    check_targets,
-    make_generator,
-    parse_conditions,
-    read_columns,
-    show_event,
-    write,
-)
+from .synth import show_event, write
+from .synth_options import COLUMNS, check_targets, make_generator, parse_conditions, read_columns
 from .verbs import FORCE, PARAMETER, QUIET, Answer, answer, arg
 
 

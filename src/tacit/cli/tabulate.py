@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..progress import Progress
-from .anonymize import find_hierarchies
+from .anonymize_files import find_hierarchies
 from .verbs import FORCE, QUIET, READING, Answer, arg, parse_columns, reading_of
 
 

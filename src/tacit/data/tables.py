@@ -23,9 +23,11 @@ from ..errors import BadData, BadParameter
 from ..parameters import bad, nearest
 from ..protocols.sum_steps import ideal
 from .arrays import from_arrays, select_rows, split_test_set
-from .cells import is_counter, show_row, to_text, without_codes
+from .cells import is_counter, to_text, without_codes
 from .federation import Dataset, Federation, Rows, check_fraction, check_whole
 from .holding import draw_people, draw_rows, is_drawn
+from .joined_tables import PARTY, join_tables, name_files
+from .labels import read_labels
 from .people import people_of, split_by_time, split_people
 from .pipeline import Pipeline, PipelinePreparation
 from .private_preparation import PrivatePreparation
@@ -316,7 +318,7 @@ def from_frame(
             raise BadParameter(f"{name}: fit_epsilon is of fit='federated'. Leave one of them out.")
         bounds = {str(k): tuple(v) for k, v in (o["bounds"] or {}).items()}
         private = (o["fit_epsilon"], o["fit_delta"], bounds)
-    y, names = _read_labels(name, label, frame, extra, o, notes)
+    y, names = read_labels(name, label, frame, extra, o, notes)
     n = len(frame)
     # Numbers may be NaN until the rows are partitioned, so from_arrays gets placeholders of the same length.
     shell = from_arrays(
@@ -445,37 +447,6 @@ def _group_values(column: Series) -> np.ndarray:
     return np.char.strip(to_text(column).astype(str))
 
 
-def _read_labels(
-    name: str, label: str, frame: DataFrame, extra: DataFrame, options: Mapping[str, Any], notes: list[str]
-) -> tuple[np.ndarray, list[str] | None]:
-    """Return the labels of all rows, and the declared names of the classes (None: not declared)."""
-    import pandas as pd
-
-    regression, names = options["regression"], options["labels"]
-    if names:
-        if regression:
-            raise BadParameter(f"{name}: both labels and regression=True are given. Leave one of them out.")
-        text = np.concatenate([to_text(t[label]).astype(str) for t in (frame, extra) if len(t)])
-        for table in (frame, extra):
-            to_target(name, label, table[label].astype(object), False)  # refuses missing labels
-        unknown = sorted(set(text.tolist()) - set(names))
-        if unknown or len(names) < 2 or len(set(names)) < len(names):
-            raise BadData(
-                f"{name}: labels is {names!r}; it must be at least two different classes, and all that the "
-                f"column {label!r} has" + (f", {unknown[0]!r} too." if unknown else ".")
-            )
-        place = {value: k for k, value in enumerate(names)}
-        return np.array([place[value] for value in text], dtype=np.int64), list(names)
-    is_number = is_regression(name, label, pd.concat([frame[label], extra[label]]), regression)
-    if is_number and regression is None:
-        notes.append(
-            f"The label {label!r} is a number with more than two values, so this is a regression. If its "
-            "values are classes, pass regression=False."
-        )
-    parts = [to_target(name, label, t[label], is_number) for t in (frame, extra) if len(t)]
-    return np.concatenate(parts), None
-
-
 @overload
 def from_csv(
     path: str | os.PathLike[str],
@@ -598,60 +569,6 @@ def from_frames(
     return data.by(PARTY, seed=seed, held_fraction=held_fraction, min_rows=min_rows, small=small)
 
 
-PARTY = "party"  # the column that says which table a row came from
-
-
-def name_files(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
-    """Return a name for each file: its own without endings, or with its folder where two are the same."""
-    names = [Path(p).name.split(".")[0] for p in paths]
-    if len(set(names)) < len(names):
-        names = [f"{Path(p).resolve().parent.name}/{n}" for p, n in zip(paths, names)]
-    if len(set(names)) < len(names):
-        raise BadData(f"two of the files {', '.join(map(str, paths))} have the same name. Rename one.")
-    return names
-
-
-def join_tables(
-    frames: Mapping[str, DataFrame], drop: Sequence[str] = (), declared: Sequence[str] = ()
-) -> DataFrame:
-    """Return the rows of all parties' tables, with a column `PARTY`; all problems in one error.
-
-    Columns in `drop` may be missing from some tables; those in `declared` may have text in some of them and
-    numbers in others, because it is declared what they mean.
-    """
-    import pandas as pd
-
-    frames = {party: frame.rename(columns=str) for party, frame in frames.items()}
-    problems = [f"{p}: the table has no rows." for p, frame in frames.items() if not len(frame)]
-    problems += [f"{p}: the name of a party may not be empty." for p in frames if not p.strip()]
-    problems += [
-        f"{p}: the table has a column {PARTY!r}, the name that tells parties apart. Rename it."
-        for p, frame in frames.items()
-        if PARTY in frame.columns
-    ]
-    columns = list(dict.fromkeys(c for frame in frames.values() for c in frame.columns))
-    kept = [c for c in columns if c not in drop or all(c in frame.columns for frame in frames.values())]
-    for column in kept:
-        have = [party for party, frame in frames.items() if column in frame.columns]
-        absent = [party for party in frames if party not in have]
-        problems += [
-            f"{party}: the table has no column {column!r}, which {have[0]} has. "
-            f"{nearest(column, list(frames[party].columns))} Or leave it out with drop={[column]!r}."
-            for party in absent
-        ]
-        kinds = {party: kind for party in have if (kind := _is_text(frames[party][column])) is not None}
-        texts, numbers = ([p for p, k in kinds.items() if k is is_text] for is_text in (True, False))
-        if texts and numbers and column not in declared:
-            problems.append(
-                f"the column {column!r} has text at {texts[0]} and numbers at {numbers[0]}. Write both "
-                f"alike, declare what the text means with missing_codes, or pass categories=[{column!r}]."
-            )
-    if problems:
-        raise BadData("\n".join(problems))
-    parts = [frame[kept].assign(**{PARTY: party}) for party, frame in frames.items()]
-    return pd.concat(parts, ignore_index=True)
-
-
 def _declared(options: Mapping[str, Any]) -> list[str]:
     return [str(c) for key in ("categories", "dates", "missing_codes") for c in options.get(key) or ()]
 
@@ -660,59 +577,3 @@ def _drop_left(drop: Sequence[str], joined: DataFrame, frames: Sequence[DataFram
     """Return the columns that are still to be dropped: those that not all tables had are gone."""
     had = {str(c) for frame in frames for c in frame.columns}
     return [str(c) for c in drop if str(c) in joined.columns or str(c) not in had]
-
-
-def _is_text(column: Series) -> bool | None:
-    """Whether a column has text; None if it has no values."""
-    import pandas as pd
-
-    return None if column.isna().all() else not pd.api.types.is_numeric_dtype(column)
-
-
-def is_regression(name: str, label: str, column: Series, regression: bool | None = None) -> bool:
-    """Whether the label is a number to predict: as declared, or if it is one with more than two values."""
-    import pandas as pd
-
-    if regression is not None and not isinstance(regression, bool):
-        raise bad(name, "regression", regression, "True, False or None (numbers with more than two values)")
-    if regression is not None:
-        return regression
-    number = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
-    return bool(number and column.nunique() > 2)
-
-
-DROP_LABEL = "Fill or drop them first, or leave them out with missing_label='drop'."
-
-
-def to_target(
-    name: str, label: str, column: Series, regression: bool, remedy: str = DROP_LABEL
-) -> np.ndarray:
-    """Return the labels: integers or text for classes, float64 for a regression.
-
-    `remedy` says what to do about missing labels.
-    """
-    import pandas as pd
-
-    if column.isna().any():
-        first = int(column.isna().to_numpy().argmax())
-        raise BadData(
-            f"{name}: {int(column.isna().sum())} rows have no {label!r}, the first is {show_row(first)}. "
-            f"{remedy}"
-        )
-    number = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
-    if regression:
-        if not number:
-            raise BadData(
-                f"{name}: the label {label!r} contains text, e.g. {str(column.iloc[0])!r}; a regression "
-                "needs numbers. Leave regression=False."
-            )
-        return np.asarray(column.to_numpy(dtype=np.float64))
-    if number:
-        values = column.to_numpy(dtype=np.float64)
-        if (values != np.floor(values)).any():
-            raise BadData(
-                f"{name}: the label {label!r} has fractions, e.g. {values[values != np.floor(values)][0]:g}. "
-                "If it is a quantity to predict, pass regression=True."
-            )
-        return np.asarray(values.astype(np.int64))
-    return to_text(column).astype(str)

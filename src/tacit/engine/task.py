@@ -8,8 +8,7 @@ plain autograd, which is faster if clients run one by one.
 from __future__ import annotations
 
 import copy
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -23,7 +22,8 @@ from ..algorithms.types import Batch, LocalState, State
 from ..data.inputs import Features, Stored, blank_rows, bytes_of_row, concatenate, read
 from . import dense, pooled, recurrent
 from .calling import LOGITS, LOSS, Part, call, call_with, last_input
-from .dense import Layer, Slot, cover, for_one_client, layers_of, parts_of
+from .dense import Layer, cover, for_one_client, layers_of, parts_of
+from .flat_module import FlatModule, ThreadModules, join, slots_of, split
 from .layers import LocalStep
 from .losses import EVALUATED, WRITTEN_OUT, Objective, probe_own
 from .pooled import Network, network_of
@@ -44,24 +44,6 @@ _pooled, _recurrent, _answers = (
     for_one_client(recurrent.gradient),
     for_one_client(recurrent.answers),
 )
-
-
-def _slots(named: Iterable[tuple[str, Tensor]]) -> list[Slot]:
-    slots: list[Slot] = []
-    for name, tensor in named:
-        at = slots[-1].stop if slots else 0
-        slots.append(Slot(name, at, at + tensor.numel(), tensor.shape, tensor.dtype))
-    return slots
-
-
-def _join(slots: list[Slot], values: dict[str, Tensor], dtype: torch.dtype) -> Tensor:
-    return torch.cat([values[s.name].reshape(-1).to(dtype) for s in slots])
-
-
-def _split(slots: list[Slot], flat: Tensor) -> dict[str, Tensor]:
-    # one split: its gradient is one concatenation, while that of each slice would be a whole vector
-    pieces = torch.split(flat, [s.stop - s.start for s in slots])
-    return {s.name: piece.view(s.shape).to(s.dtype) for s, piece in zip(slots, pieces)}
 
 
 READ = 2**26  # bytes of a file that are read at a time to evaluate a model
@@ -100,13 +82,13 @@ class Task:
             self.part = self.objective.outputs
         self.class_weights = self.objective.weights(x.device)
         # frozen parameters and counters are the same at all parties: they are never sent, averaged or noisy
-        self.parameters = _slots((k, p) for k, p in module.named_parameters() if p.requires_grad)
-        self.buffer_slots = _slots((k, b) for k, b in module.named_buffers() if b.is_floating_point())
+        self.parameters = slots_of((k, p) for k, p in module.named_parameters() if p.requires_grad)
+        self.buffer_slots = slots_of((k, b) for k, b in module.named_buffers() if b.is_floating_point())
         self.dim = sum(s.stop - s.start for s in self.parameters)
         self.stacked = stacked  # whether an engine runs `gradient` under vmap
         self.recorded = recorded  # or records it, client by client, as a CUDA graph
         self.compiles = False  # whether the recorded forward and backward pass are compiled
-        self._local = _Thread()
+        self._local = ThreadModules()
         # (original, copy) of frozen parameters by the original's id, on each device
         self._frozen: dict[torch.device, dict[int, tuple[Tensor, Tensor]]] = (
             {} if like is None else like._frozen
@@ -171,9 +153,9 @@ class Task:
         """The module's values: `w`, and `buffers` if it has any."""
         values = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
         values = {name: value.detach() for name, value in values.items()}
-        start = {"w": _join(self.parameters, values, torch.float32)}
+        start = {"w": join(self.parameters, values, torch.float32)}
         if self.buffer_slots:
-            start["buffers"] = _join(self.buffer_slots, values, torch.float32)
+            start["buffers"] = join(self.buffer_slots, values, torch.float32)
         return {k: v.to(self.x.device) for k, v in start.items()}
 
     def constants(self) -> dict[str, Tensor]:
@@ -184,16 +166,16 @@ class Task:
 
     def values_at(self, w: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:
         """The parameters and buffers of these vectors by name, on the CPU."""
-        values = _split(self.parameters, w.detach().cpu())
+        values = split(self.parameters, w.detach().cpu())
         if buffers is not None:
-            values |= _split(self.buffer_slots, buffers.detach().cpu())
+            values |= split(self.buffer_slots, buffers.detach().cpu())
         return values
 
     def vectors_of(self, values: dict[str, Tensor]) -> State:
         """The vectors of these values: what `values_at` undoes."""
-        state = {"w": _join(self.parameters, values, torch.float32)}
+        state = {"w": join(self.parameters, values, torch.float32)}
         if self.buffer_slots:
-            state["buffers"] = _join(self.buffer_slots, values, torch.float32)
+            state["buffers"] = join(self.buffer_slots, values, torch.float32)
         return state
 
     def module_at(self, w: Tensor, buffers: Tensor | None = None) -> nn.Module:
@@ -319,7 +301,7 @@ class Task:
     def _outputs(self, module: nn.Module, w: Tensor, batch: Batch, buffers: State | None) -> Tensor:
         if self.buffer_slots:
             own = (buffers or {}).get("buffers")
-            flat = _join(self.buffer_slots, dict(module.named_buffers()), w.dtype) if own is None else own
+            flat = join(self.buffer_slots, dict(module.named_buffers()), w.dtype) if own is None else own
             # the forward pass writes into them: where the batch is of a stack, they must be of it, too
             buffers = {"buffers": flat + 0 * batch.live.sum()}
         values = self._values(w, buffers or {}, module)
@@ -332,11 +314,11 @@ class Task:
 
     def _values(self, w: Tensor, buffers: State, module: nn.Module) -> dict[str, Tensor]:
         # clones, because the forward pass writes into them
-        values = _split(self.parameters, w) | {
+        values = split(self.parameters, w) | {
             k: b.clone() for k, b in module.named_buffers() if not b.is_floating_point()
         }
         if "buffers" in buffers:
-            values |= {k: v.clone() for k, v in _split(self.buffer_slots, buffers["buffers"]).items()}
+            values |= {k: v.clone() for k, v in split(self.buffer_slots, buffers["buffers"]).items()}
         return values
 
     def _rows(self, batch: Batch) -> Features:
@@ -350,7 +332,7 @@ class Task:
         with self._forward(batch):
             out = call_with(module, values, self._rows(batch), self.part)
         losses = self._loss(out.float(), self.y[batch.index])
-        after = {"buffers": _join(self.buffer_slots, values, w.dtype).detach()} if buffers else {}
+        after = {"buffers": join(self.buffer_slots, values, w.dtype).detach()} if buffers else {}
         return (losses * batch.live).sum() / batch.live.sum().clamp(min=1), after
 
     def _read(self, batch: Batch) -> Features:
@@ -397,14 +379,14 @@ class Task:
         finally:
             own.module.train()
 
-    def _thread_module(self) -> _FlatModule:
+    def _thread_module(self) -> FlatModule:
         """The module of this thread; of this stream, if steps are recorded: those of several run at once."""
         stream = torch.cuda.current_stream(self.x.device).cuda_stream if self.recorded else 0
         modules = self._local.of_streams()
         if stream not in modules:
             # it may be needed first inside torch.func.grad, whose tensors must not become parameters
             with temporarily_clear_interpreter_stack():
-                modules[stream] = _FlatModule(self.copy(), self.parameters, self.buffer_slots, self.compiles)
+                modules[stream] = FlatModule(self.copy(), self.parameters, self.buffer_slots, self.compiles)
         return modules[stream]
 
     def _is_stacked(self, batch: Batch) -> bool:
@@ -573,8 +555,8 @@ class Task:
         nothing = torch.zeros((), dtype=torch.int64, device=x.device)
 
         def one(w: Tensor, buffers: Tensor | None, x: Features) -> Tensor:
-            values = _split(self.parameters, w) | (
-                _split(self.buffer_slots, buffers) if buffers is not None else {}
+            values = split(self.parameters, w) | (
+                split(self.buffer_slots, buffers) if buffers is not None else {}
             )
             with LocalStep(nothing, nothing, patches=True, products=True):  # convolutions as one product
                 return call_with(module, values, x, self.part).float()
@@ -651,52 +633,3 @@ def _run(module: nn.Module, rows: Features, padding: int, part: Part) -> Tensor:
     live[len(rows) - padding :] = 0
     with LocalStep(torch.zeros((), dtype=torch.int64, device=rows.device), live):
         return call(module, rows, part)[: len(rows) - padding]
-
-
-class _Thread(threading.local):
-    """A thread's own module, and a private task's per-example gradients of it."""
-
-    ghost: Any = None
-    is_checked = False  # whether its gradients were compared with one example at a time
-    modules: dict[int, _FlatModule] | None = None
-
-    def of_streams(self) -> dict[int, _FlatModule]:
-        self.modules = {} if self.modules is None else self.modules
-        return self.modules
-
-
-class _FlatModule:
-    """A module whose parameters are views of one flat tensor."""
-
-    def __init__(
-        self, module: nn.Module, slots: list[Slot], buffer_slots: list[Slot], compiles: bool = False
-    ):
-        self.module, self.buffer_slots = module, buffer_slots
-        self.forward: Callable[[Tensor], Tensor] = torch.compile(module) if compiles else module
-        self.values = [p for p in module.parameters() if p.requires_grad]
-        self.floats = [b for b in module.buffers() if b.is_floating_point()]
-        self.flat = torch.empty(sum(s.stop - s.start for s in slots), device=self.values[0].device)
-        for p, s in zip(self.values, slots):
-            p.data = self.flat[s.start : s.stop].view(s.shape)
-
-    def gradient(self, loss: Tensor) -> Tensor:
-        """The gradient by all trainable parameters as one vector: zero for unused ones."""
-        each = [
-            torch.zeros_like(p) if g is None else g
-            for g, p in zip(torch.autograd.grad(loss, self.values, allow_unused=True), self.values)
-        ]
-        if not self.flat.is_cuda:
-            return torch.cat([g.reshape(-1) for g in each])
-        flat = torch.empty_like(self.flat)  # on a GPU, one copy of all is four times as fast as `cat`
-        parts = flat.split([g.numel() for g in each])
-        torch._foreach_copy_([part.view_as(g) for part, g in zip(parts, each)], each)
-        return flat
-
-    def load(self, w: Tensor, buffers: Tensor | None) -> None:
-        self.flat.copy_(w)
-        if buffers is not None:
-            for slot, buffer in zip(self.buffer_slots, self.floats):
-                buffer.copy_(buffers[slot.start : slot.stop].view(slot.shape))
-
-    def buffers(self, dtype: torch.dtype) -> Tensor:
-        return torch.cat([b.reshape(-1).to(dtype) for b in self.floats])

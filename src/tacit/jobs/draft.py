@@ -18,9 +18,9 @@ import numpy as np
 from ..config import toml
 from ..data.cells import show_row, to_text
 from ..data.findings import Finding, Inspection, inspect_table
+from ..data.joined_tables import PARTY, join_tables, name_files
 from ..data.recipe import OTHER, RARE_COUNT, RARE_SHARE, Recipe
 from ..data.table_files import find_byte_order_mark, read_header, read_table
-from ..data.tables import PARTY, join_tables, name_files
 from ..errors import BadData
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from ... import data as datasets
-from ...data import tables
 from ...data.federation import Federation, Holdings, Rows
 from ...data.inputs import Inputs, Stored
+from ...data.labels import to_target
 from ...data.people import people_of
 from ...data.pipeline import Pipeline
 from ...data.private_preparation import PrivatePreparation
@@ -430,7 +430,7 @@ def read_party_table(
             f"{file}: {error}", outside=f"its file has no column {absent[0]!r}" if absent else error.outside
         ) from None
     remedy = 'Remove them from the file, or agree on missing_label = "drop" in [data].'
-    values = tables.to_target(str(file), label, frame[label], labels is None, remedy)
+    values = to_target(str(file), label, frame[label], labels is None, remedy)
     if labels is None:
         y = torch.from_numpy(values.astype(np.float64))
     else:
