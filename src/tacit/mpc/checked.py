@@ -56,7 +56,7 @@ class Dealing(
 def _digest(architecture: Architecture, shapes: list[list[int]]) -> bytes:
     a = architecture
     parts = a.layers, a.private_model, a.reveal, a.fraction, a.receiver
-    return hashlib.sha256(repr(("tacit dealing 2", *parts, shapes)).encode()).digest()
+    return hashlib.sha256(repr(("tacit dealing 3", *parts, shapes)).encode()).digest()
 
 
 async def _connect(

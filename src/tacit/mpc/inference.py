@@ -16,9 +16,9 @@ architecture and shapes, from which it plans the randomness. This holds if all p
 helper colludes with neither of the two; helper and owner together would see the input, helper and client the
 model.
 
-With helper=None the two generate the randomness themselves, by oblivious transfer (`pair.py`): its offline
-phase replaces TapeKey and Corrections, and there is nobody to collude with. The online phase is the same. A
-long plan is generated in parts, while they compute.
+With helper=None the two generate the randomness themselves (`pair.py`), by homomorphic encryption and
+oblivious transfer: its offline phase replaces TapeKey and Corrections, and there is nobody to collude with.
+The online phase is the same. A long plan is generated in parts, while they compute.
 
 Inputs need not be shared first: x is the client's share of x and 0 the owner's, since only masked values are
 sent. With a public model (only the input is private) the weights are sent to the client in the clear, and a
