@@ -9,6 +9,9 @@ Parties are semi-honest and do not collude with the dealer:
 state · `beaver` products · `truncate` · `compare` · `functions` · `model` networks · `trace` modules with
 branches · `operators`, `tensor` shared tensors.
 
+Transformers: `export` modules by torch.export · `operations` on them · `program` what they become ·
+`lookup` token ids · `recurrent` LSTM, GRU.
+
 Malicious parties are caught: `prime` a field · `tagged`, `elements` shares with tags · `tagged_context`,
 `spdz` computing with them · `checked`, `tensor_checked`.
 
