@@ -12,6 +12,10 @@ branches · `operators`, `tensor` shared tensors.
 Joins: `joined` figures over matched people · `equality`, `shared_join` whose membership stays shared ·
 `shared_moments`, `shared_logistic` models of them.
 
+Transformers: `export` modules by torch.export · `operations` on them · `program` what they become ·
+`lookup` token ids · `recurrent` LSTM, GRU.
+
+
 Malicious parties are caught: `prime` a field · `tagged`, `elements` shares with tags · `tagged_context`,
 `spdz` computing with them · `tagged_bits` comparisons · `checked`, `tensor_checked`.
 

@@ -26,6 +26,7 @@ from torch import Tensor, fx, nn
 
 from ..errors import BadParameter
 from . import program
+from .functions import FAR_BELOW
 
 Layer = dict[str, Any]
 ATEN = torch.ops.aten
@@ -357,7 +358,7 @@ class Builder:
             return x
         if x.written is None:
             kept = self.emit("times_public", [x], x.size, constant=self.store((~x.hidden).int()))
-            low = x.hidden.double() * program.functions.FAR_BELOW
+            low = x.hidden.double() * FAR_BELOW
             x.written = self.emit("add_public", [kept], x.size, constant=self.store(low), whole=False)
         return x.written
 
