@@ -291,3 +291,20 @@ def test_a_partner_with_more_rows_than_the_owner_allows_is_refused() -> None:
         (PartyFailed, QueryRefused), match=r"has 18 rows, and the policy of this party allows 10"
     ):
         run_with(FieldRates, lambda m: m, policy={"max_rows": 10})
+
+
+@pytest.mark.parametrize("owner", ["left", "right"])
+def test_a_partner_with_more_blocking_values_than_its_rows_have_is_refused(owner: str) -> None:
+    """It declares 2 rows, so that `max_rows` allows it, and asks about the values of a dictionary."""
+    people = make_people(40, seed=1)
+    partner = "right" if owner == "left" else "left"
+    programs = programs_of(people, people)
+    programs[owner] = programs_of(people, people, policy={"max_rows": 2})[owner]
+    attack = programs[partner]
+
+    async def deviate(me: Any) -> Any:
+        few = Changed(me.transport, FieldRates.kind, lambda m: FieldRates(2, m.rates))
+        return await attack(replace(me, transport=few))
+
+    with pytest.raises((PartyFailed, QueryRefused), match=r"declares \d+ ids; at most 4 are allowed|max_ids"):
+        InProcess().run_sync({**programs, partner: deviate})

@@ -79,16 +79,17 @@ async def receiver(
     reveal: str = "receiver",
     limit: int = LIMIT,
     within: float | None = None,
+    max_ids: int = MAX_IDS,
 ) -> dict[str, Any]:
     """Run the receiver; return {"rows", "size", "sum", "theirs", "method"}.
 
     "rows" are the shared ones of my digests, sorted by digest (None with "size" and "sum"); "theirs" is the
-    sender's set size. `within`: seconds to wait for the sender to start. Raises QueryRefused if the sender's
-    policy does not allow the query.
+    sender's set size. `within`: seconds to wait for the sender to start. `max_ids`: ids that the sender may
+    declare. Raises QueryRefused if the sender's policy does not allow the query.
     """
     ids = check_digests(digests)
     check_options(method, reveal, limit)
-    their_opening, session = await _open_as_receiver(me, ids, other, method, reveal, limit, within)
+    their_opening, session = await _open_as_receiver(me, ids, other, method, reveal, limit, within, max_ids)
     method_used = choose_method(method, reveal, len(ids), their_opening.count)
     result: dict[str, Any] = {"rows": None, "sum": None, "theirs": their_opening.count, "method": method_used}
     if reveal in COUNTED:
@@ -189,7 +190,14 @@ async def send_words(
 
 
 async def _open_as_receiver(
-    me: Party, ids: np.ndarray, other: str, method: str, reveal: str, limit: int, within: float | None
+    me: Party,
+    ids: np.ndarray,
+    other: str,
+    method: str,
+    reveal: str,
+    limit: int,
+    within: float | None,
+    max_ids: int = MAX_IDS,
 ) -> tuple[Opening, bytes]:
     """Exchange the openings; return (the sender's, the session)."""
     mine = _begin(me, ids, method, reveal, limit)
@@ -199,8 +207,10 @@ async def _open_as_receiver(
         raise refusal(theirs.rule, other)
     assert isinstance(theirs, Opening)
     _check_same(me.name, mine, other, theirs)
-    if theirs.count > MAX_IDS:
-        raise ProtocolError(f"party {other!r} declares {theirs.count} ids; at most {MAX_IDS} are supported.")
+    if theirs.count > min(max_ids, MAX_IDS):
+        raise ProtocolError(
+            f"party {other!r} declares {theirs.count} ids; at most {min(max_ids, MAX_IDS)} are allowed."
+        )
     return theirs, _session(me, reveal, method, (me.name, mine), (other, theirs))
 
 

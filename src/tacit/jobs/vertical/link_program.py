@@ -42,7 +42,7 @@ from ...parameters import check, real, whole
 from ...parties.ledger import Ledger
 from ...parties.message import Message
 from ...parties.party import Party
-from ...protocols.psi_policy import PsiPolicy
+from ...protocols.psi_policy import MAX_IDS, PsiPolicy
 from .psi import align_rows
 
 MOST_ROWS = 1 << 24
@@ -158,7 +158,8 @@ async def link_rows(
     threshold = weighing.compute_threshold(settings.threshold, settings.overlap, sizes)
     own = blocking.make_blocks(records, settings.keys)
     ids = identify(own.values, f"the blocking values of {me.name!r}")
-    shared = await align_rows(me, ids, parties=list(names), policy=psi_policy)
+    most = min(rows * len(settings.keys), MAX_IDS)  # a row has one value of a key: more are made up
+    shared = await align_rows(me, ids, parties=list(names), policy=psi_policy, max_ids=most)
     members = [own.members[k] for k in shared.rows.tolist()]
     shapes, left_out = await _exchange_sizes(me, other, side, members, settings.max_block)
     slots = blocking.make_slots(shapes, side, members, me.secret.bytes)

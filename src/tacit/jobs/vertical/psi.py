@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from ...parties.message import Message
 from ...parties.party import Party
 from ...protocols import psi as protocol
 from ...protocols import psi_agrawal, psi_many
-from ...protocols.psi_policy import PsiPolicy, Queries, check_policy
+from ...protocols.psi_policy import MAX_IDS, PsiPolicy, Queries, check_policy
 from ...results import JobResult
 from ...runtimes.choose import SyncRuntime, choose_runtime
 
@@ -286,19 +286,25 @@ async def align_rows(
     policy: PsiPolicy | None = None,
     queries: Queries | None = None,
     how: str = "inner",
+    max_ids: int = MAX_IDS,
 ) -> Alignment:
     """Align rows as part of a program, and agree on a key that only `parties` have.
 
     What this party learned is added to its ledger. `policy` and `queries` are those of a party that does not
     lead; the result counts as reveal="both". `how` as in `align`; a left join keeps the first party's rows.
+    `max_ids`: ids that the other of two parties may declare.
     """
     check_join("align_rows", "how", how, len(parties), True)
     id_set = ids if isinstance(ids, IdSet) else identify(ids, f"the ids of {me.name!r}")
     scope, first, others = me.scope("align"), parties[0], list(parties[1:])
     if len(parties) == 2:
         other = others[0] if me.name == first else first
+        if policy is None or policy.max_ids > max_ids:
+            policy = replace(policy or PsiPolicy(), max_ids=max_ids)
         result = await (
-            protocol.receiver(scope, id_set.digests, other=other, method=method, reveal="both")
+            protocol.receiver(
+                scope, id_set.digests, other=other, method=method, reveal="both", max_ids=max_ids
+            )
             if me.name == first
             else protocol.sender(
                 scope,
