@@ -229,6 +229,12 @@ def test_a_join_that_stays_shared_with_kits_and_then_refused_by_policies(whole: 
             SHARES.replace("HOW", "inner").replace("people = 60", "people = 6"),
             "enough is 6; it must be at least 10",
         ),
+        (
+            SHARES.replace("HOW", "inner").replace(
+                "people = 60", 'people = 60\n[[join.queries]]\nname = "more"\nwhat = "enough"\npeople = 61'
+            ),
+            "enough is 61; it must be asked once, with one number of people",
+        ),
         (SHARES.replace('"shares"', '"all"').replace("HOW", "inner"), "without reveal = 'shares'"),
         (SHARES.replace('"shares"', '"all"').replace("HOW", "left"), "how is 'left'; it must be 'inner'"),
         (JOB.replace("minimum = 10", 'reveal = "shares"'), "the number of parties is 3; it must be 2"),

@@ -55,6 +55,18 @@ def test_names_are_blocked_by_sound_and_missing_parts_have_no_block() -> None:
     assert len(set(blocks.values)) == 3
 
 
+def test_names_in_other_scripts_are_blocked_by_the_whole_name() -> None:
+    """They have no sound: without this, a record with a Cyrillic name would be in no block at all."""
+    texts = {
+        "given": ["Анна", "АННА", "李", ""],
+        "surname": ["Иванова", "иванова", "明", "明"],
+        "born": ["1980-03-05"] * 4,
+        "state": ["x"] * 4,
+    }
+    blocks = make_blocks(read_records(texts, FIELDS, "t"), (("given", "surname"),))
+    assert [rows.tolist() for rows in blocks.members] == [[0, 1], [2]]
+
+
 def test_sizes_are_padded_to_powers_of_two_and_large_blocks_are_left_out() -> None:
     assert [pad_size(n, 8) for n in (1, 2, 3, 4, 5, 8, 9)] == [1, 2, 4, 4, 8, 8, 0]
     shapes = make_shapes([1, 2, 0, 2, 1], [2, 4, 1, 4, 0])

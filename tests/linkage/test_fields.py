@@ -94,5 +94,7 @@ def test_bad_columns_are_refused() -> None:
     fields = read_fields({"surname": "name", "born": "date"})
     with pytest.raises(BadData, match="the table has no column 'surname'"):
         to_texts(pd.DataFrame({"surnam": ["x"]}), fields, "the table")
+    with pytest.raises(BadData, match="the table has 2 columns 'born'"):
+        to_texts(pd.DataFrame([["x", "y", "z"]], columns=["surname", "born", "born"]), fields, "the table")
     with pytest.raises(BadData, match=r"no value that can be read as a date\. Dates are written like"):
         read_records({"surname": ["x"], "born": ["5.3.80"]}, fields, "the table")

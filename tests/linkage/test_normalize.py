@@ -18,6 +18,9 @@ from tacit.linkage.normalize import normalize_date, normalize_text, to_sound
         ("Straße", "strasse"),
         ("  José ", "jose"),
         ("Ａｄａ", "ada"),  # full-width letters
+        ("Łukasz Żółć", "lukasz zolc"),
+        ("Ærøskøbing", "AEROSKOBING"),
+        ("Iğdır", "igdir"),
     ],
 )
 def test_case_accents_spaces_and_marks_do_not_matter(one: str, other: str) -> None:

@@ -144,6 +144,9 @@ def test_terms_that_could_overflow_are_refused() -> None:
     terms = LinkTerms(("left", "right"), "helper", (1, 1), 1, FIELDS, 0, ((256, 256, 65),))
     with pytest.raises(BadData, match="4259840 candidate pairs with padding; at most 4194304"):
         linked.check_terms(terms)
+    for keys in (0, 1 << 40):  # the places of each record's slots
+        with pytest.raises(ProtocolError, match="sizes out of range"):
+            linked.check_terms(LinkTerms(("left", "right"), "helper", (1, 1), keys, FIELDS, 0, ((1, 1, 1),)))
     for shapes in (((0, 1, 1),), ((-2, -2, 1),), ((1, 1, -1),), ((512, 1, 1),)):
         with pytest.raises(ProtocolError, match="sizes out of range"):
             linked.check_terms(LinkTerms(("left", "right"), "helper", (1, 1), 1, FIELDS, 0, shapes))

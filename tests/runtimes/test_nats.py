@@ -13,7 +13,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -402,6 +402,55 @@ def test_a_plain_server_is_refused_although_it_works(tmp_path: Path, nats: Nats)
     finally:
         plain.kill()
         plain.wait()
+
+
+def test_nothing_is_read_that_came_before_tls(nats: Nats) -> None:
+    """Somebody on the way adds to the server's plain INFO that another process has this party's certificate."""
+    kit = nats.kits["a"]
+    subject = f"{nats_relay.prefix_of(kit.trust)}.{nats_relay.HERE}.a"
+
+    async def attack(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        theirs, ours = await asyncio.open_connection("127.0.0.1", nats.port)
+        info = await theirs.readuntil(b"\r\n")
+        writer.write(info + f"PONG\r\nMSG {subject} 1 4\r\ndead\r\n".encode())
+        with suppress(OSError):
+            await asyncio.gather(copy(reader, ours), copy(theirs, writer))
+        ended.set()
+
+    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(1 << 16):
+                target.write(data)
+        finally:
+            target.close()
+            with suppress(OSError):
+                await target.wait_closed()
+
+    ended = asyncio.Event()
+
+    async def play() -> None:
+        server = await asyncio.start_server(attack, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+
+        async def connect() -> None:
+            client = await NatsClient.open("127.0.0.1", port, make_context(kit), kit.name)
+            await client.read(lambda *message: pytest.fail(f"read {message}"))
+
+        with pytest.raises(NatsLost, match="sent more than INFO before TLS"):
+            await connect()
+        await ended.wait()
+        server.close()
+        await server.wait_closed()
+
+    reach(kit)  # the server runs
+    asyncio.run(play())
+
+
+def test_questions_of_a_party_that_floods_are_answered_once_at_a_time(nats: Nats) -> None:
+    relay = nats_relay.NatsRelay(lambda: nats.kits["a"], b"life", "1")
+    for _ in range(1000):
+        relay._receive(f"{relay.prefix}.a.mallory", 0, nats_relay.ASK)
+    assert len(relay._outbox) == 1
 
 
 def test_a_federation_names_its_server_and_its_hub_refuses_to_run(nats: Nats, tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def test_a_partner_that_opens_every_pair_as_a_match_is_noticed() -> None:
 
 @pytest.mark.parametrize(
     ("who", "text"),
-    [("right", r"declares \d+ ids; at most 4 can follow"), ("left", r"refused the query \(max_ids")],
+    [("right", r"declares \d+ ids; at most 4 are allowed"), ("left", r"refused the query \(max_ids")],
 )
 def test_a_partner_cannot_guess_more_blocking_values_than_its_rows_can_have(who: str, text: str) -> None:
     """It declares two rows, and a dictionary of values: without a limit, it would learn all of the other's."""

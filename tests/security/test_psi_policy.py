@@ -450,7 +450,7 @@ def test_a_declared_count_sizes_nothing(who: str, method: str) -> None:
     }
     programs[who] = lying(programs[who], change)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(PartyFailed, match=f"max_ids|at most {MAX_IDS} are supported"):
+    with pytest.raises(PartyFailed, match=f"max_ids|at most {MAX_IDS} are allowed"):
         InProcess().run_sync(programs)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
 

@@ -1,6 +1,7 @@
 """Blocks: only records that agree on a blocking key are compared.
 
-A key is a list of fields; its value is the sound of a name and the whole of any other field. A record has at
+A key is a list of fields; its value is the sound of a name (the whole of a name without letters from a to z,
+as in other scripts) and the whole of any other field. A record has at
 most one value of each key, and none if a part is missing. Two records that agree on several keys are compared
 in several blocks. By default the keys are all pairs of names, dates and codes, the most selective ones: a
 shared value then is two properties that a person of the other party has, seldom one that many people have.
@@ -67,7 +68,7 @@ def make_blocks(records: Records, keys: Keys) -> Blocks:
     parts: dict[str, list[str]] = {}
     for name in {part for key in keys for part in key}:
         values = records.values(name)
-        parts[name] = [to_sound(v) for v in values] if kinds[name] == "name" else values
+        parts[name] = [to_sound(v) or v for v in values] if kinds[name] == "name" else values
     members: dict[str, list[int]] = {}
     for number, key in enumerate(keys):
         for row, value in enumerate(zip(*(parts[name] for name in key))):

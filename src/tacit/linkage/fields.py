@@ -182,6 +182,9 @@ def to_texts(frame: pd.DataFrame, fields: Sequence[Field], where: str) -> dict[s
     absent = [f.name for f in fields if f.name not in known]
     if absent:
         raise BadData(f"{where} has no column {absent[0]!r}. {nearest(absent[0], known)}")
+    twice = [f.name for f in fields if known.count(f.name) > 1]
+    if twice:
+        raise BadData(f"{where} has {known.count(twice[0])} columns {twice[0]!r}. Keep one of them.")
     columns = {f.name: frame[f.name] for f in fields}
     return {
         name: list(map(str, to_text(c.dt.strftime("%Y-%m-%d") if c.dtype.kind == "M" else c)))

@@ -1,7 +1,8 @@
 """One way to write names, addresses, dates and codes, and the sound of a name.
 
     text    Unicode NFKD without accents, case folding, letters and digits only: "Müller-Lüdenscheidt" is
-            "mullerludenscheidt". Spaces go, too: "mc donald" and "McDonald" are one name
+            "mullerludenscheidt". Spaces go, too: "mc donald" and "McDonald" are one name. Letters that are
+            not a letter with an accent are written as is usual without them: "Łukasz" is "lukasz"
     dates   YYYYMMDD, YYYY-MM-DD, YYYY/MM/DD, D.M.YYYY and D/M/YYYY; anything else is a missing value
     sound   Soundex: Russell and Odell, US patents 1261167 (1918) and 1435663 (1922)
 
@@ -22,6 +23,10 @@ _DATE = re.compile(
     r"|(?P<d3>\d{1,2})[-/.](?P<m3>\d{1,2})[-/.](?P<y3>\d{4})",
     re.ASCII,
 )
+# of Latin letters that Unicode does not decompose
+_PLAIN = str.maketrans(
+    {"ł": "l", "ø": "o", "đ": "d", "ð": "d", "ħ": "h", "ŧ": "t", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th"}
+)
 _SOUNDS = {c: k for k, group in enumerate(("bfpv", "cgjkqsxz", "dt", "l", "mn", "r"), 1) for c in group}
 SOUND = 4  # characters of a sound
 
@@ -33,7 +38,8 @@ def normalize_text(text: str) -> str:
     if text.isascii():
         return _NOT_WORD.sub("", text.lower())
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold())
-    return _NOT_WORD.sub("", "".join(c for c in folded if not unicodedata.combining(c)))
+    plain = "".join(c for c in folded if not unicodedata.combining(c)).translate(_PLAIN)
+    return _NOT_WORD.sub("", plain)
 
 
 def normalize_date(text: str) -> str:

@@ -15,7 +15,6 @@ Joins: `joined` figures over matched people · `equality`, `shared_join` whose m
 Transformers: `export` modules by torch.export · `operations` on them · `program` what they become ·
 `lookup` token ids · `recurrent` LSTM, GRU.
 
-
 Malicious parties are caught: `prime` a field · `tagged`, `elements` shares with tags · `tagged_context`,
 `spdz` computing with them · `tagged_bits` comparisons · `checked`, `tensor_checked`.
 

@@ -138,13 +138,22 @@ def check_terms(terms: JoinTerms) -> None:
             f"Nothing is "
             "opened."
         )
-    asked = set()
+    asked: set[Any] = set()
     for query in terms.queries:
         check(query, "join")
         if not query.of and (query.above or not terms.counts_people or query.what == "total"):
             raise bad("join", "of", [], "at least one column")
         if query.what == "enough":
             check_enough(terms, query)
+            if ("enough", query.by) in asked:
+                raise bad(
+                    "join",
+                    "enough",
+                    query.least,
+                    "asked once, with one number of people",
+                    "Several such answers would tell how many they are.",
+                )
+            asked.add(("enough", query.by))
             continue
         if list(query.above) != sorted(set(query.above)):
             raise bad("join", "above", list(query.above), "thresholds in increasing order")

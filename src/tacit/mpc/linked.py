@@ -59,6 +59,7 @@ EMPTY = 1 << 22  # is taken from the score of an empty slot; scores of records a
 PIECE = 1 << 14  # pairs whose filters are compared at a time: some 50 MB for ten fields
 SIGNS = 1 << 19  # values in one comparison
 BYTE = 256
+MOST_KEYS = 64  # blocking keys: a record's slots are put into as many places, or twice as many
 ASSUMES = (
     "SEMI-HONEST: records without a match stay hidden, but for what their blocks reveal, if both parties "
     "follow their programs and the helper colludes with neither. A party that deviates can spoil the result "
@@ -141,7 +142,8 @@ def check_terms(terms: LinkTerms) -> None:
     sizes = [size for shape in terms.shapes for size in shape[:2]]
     odd = not bits or any(not 1 <= b <= BYTE for b in bits) or any(not 1 <= n <= BYTE for n in sizes)
     odd = odd or any(len(f.steps) != len(f.levels) for f in terms.fields)
-    if odd or any(g < 1 for _, _, g in terms.shapes) or min(terms.rows) < 1 or terms.keys < 1:
+    odd = odd or any(g < 1 for _, _, g in terms.shapes) or min(terms.rows) < 1
+    if odd or not 1 <= terms.keys <= MOST_KEYS:
         raise ProtocolError(f"link: the settings have sizes out of range: {terms.text():.300}")
     if terms.pairs > PAIRS:
         raise BadData(

@@ -208,8 +208,7 @@ async def _open_as_receiver(
     assert isinstance(theirs, Opening)
     _check_same(me.name, mine, other, theirs)
     if theirs.count > max_ids:
-        what = "are supported" if max_ids == MAX_IDS else "can follow from the size of its table"
-        raise ProtocolError(f"party {other!r} declares {theirs.count} ids; at most {max_ids} {what}.")
+        raise ProtocolError(f"party {other!r} declares {theirs.count} ids; at most {max_ids} are allowed.")
     return theirs, _session(me, reveal, method, (me.name, mine), (other, theirs))
 
 

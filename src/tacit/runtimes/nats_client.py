@@ -87,6 +87,9 @@ class NatsClient:
                 f"{'' if info.get('headers') else ' without headers'}; {MAX_ENVELOPE} with headers are "
                 "needed. Set max_payload in its configuration, and use NATS 2.2 or newer."
             )
+        # what came before TLS would be read behind it, as if the server had sent it; a server waits for TLS
+        if self.reader._buffer:  # type: ignore[attr-defined]
+            raise NatsLost(f"{self.where} sent more than INFO before TLS: somebody else may have sent it.")
         await self.writer.start_tls(context, server_hostname=HUB_NAME)
         options = {
             "verbose": False,

@@ -163,7 +163,8 @@ class NatsRelay:
                 await asyncio.wait_for(self._news.wait(), min(1.0, ASK_AGAIN))
 
     def _answer(self, subject: str, payload: bytes) -> None:
-        self._outbox.append((subject, payload))
+        if (subject, payload) not in self._outbox:  # a party that asks faster than this one answers
+            self._outbox.append((subject, payload))
         self._news.set()
 
     # --- in -------------------------------------------------------------------------------------------------
@@ -250,7 +251,7 @@ async def ask_who(kit: Kit, wait: float) -> dict[str, tuple[str, float]]:
 
     def receive(subject: str, status: int, payload: bytes) -> None:
         name = name_of(subject.rpartition(".")[2])
-        with suppress(ValueError, KeyError, TypeError):
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
             text = json.loads(payload)
             if name in kit.parties:
                 found[name] = str(text["version"])[:64], float(text["seconds"])

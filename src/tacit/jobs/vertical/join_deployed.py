@@ -129,11 +129,16 @@ def check_policy(policy: JoinPolicy, me: str, terms: JoinTerms, more: Iterable[s
 
 
 def admit_thresholds(folder: Path, terms: JoinTerms) -> None:
-    """Record the thresholds of each measure, or refuse others than those that were answered before."""
+    """Record the thresholds of each measure, or refuse others than those that were answered before.
+
+    The number of people of "enough" is one, too.
+    """
     for query in terms.queries:
-        if not query.above:
+        entry: dict[str, Any] = {"of": sorted(map(list, query.of)), "above": list(query.above)}
+        if query.what == "enough":
+            entry = {"of": ["enough", *(query.by or ())], "above": [query.least]}
+        elif not query.above:
             continue
-        entry = {"of": sorted(map(list, query.of)), "above": list(query.above)}
 
         def check(lines: list[str], entry: dict[str, Any] = entry) -> None:
             for line in lines:
@@ -142,6 +147,9 @@ def admit_thresholds(folder: Path, terms: JoinTerms) -> None:
                     raise QueryRefused(
                         "other thresholds of this measure were answered before. Two counts with nearby "
                         "thresholds differ by few people. Nothing was sent."
+                        if entry["of"][:1] != ["enough"]
+                        else "another number of people was asked before. Several such answers would tell how "
+                        "many they are. Nothing was sent."
                     )
 
         folder.mkdir(parents=True, exist_ok=True)
