@@ -208,6 +208,8 @@ def _refuse_decimal_commas(frame: pandas.DataFrame, columns: Sequence[str]) -> N
 
     for name in columns:
         column = frame[name]
+        if not isinstance(column.dtype, CategoricalDtype) and column.dtype.kind in "biufcmM":
+            continue  # not text; the distinct values of many rows would take memory
         values = column.cat.categories if isinstance(column.dtype, CategoricalDtype) else column.unique()
         distinct = Series(values)
         example = find_decimal_comma(distinct[~distinct.isin(NULL_CELLS)])
