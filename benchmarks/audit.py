@@ -88,6 +88,7 @@ def inversion(images: int, data_dir: str | None) -> None:
             "McMahan's CNN, layer by layer": (mcmahan(channels, side, 2), "layers", 200),
             "McMahan's CNN without padding, layer by layer": (mcmahan(channels, side, 0), "layers", 200),
             "McMahan's CNN, cosine and total variation": (mcmahan(channels, side, 2), "cosine", 200),
+            "DLG's LeNet, layer by layer": (lenet(channels, side), "layers", 200),
             "DLG's LeNet, L-BFGS": (lenet(channels, side), "dlg", 600),
         }
         print(f"{name}, batches of one, the first {images} training images")

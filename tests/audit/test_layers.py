@@ -38,6 +38,46 @@ def test_a_row_behind_convolutions_and_pools_is_rebuilt(images, pool):
     assert found.psnr > 40
 
 
+@pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh, nn.LeakyReLU, nn.Identity])
+def test_layers_with_an_inverse_are_solved_as_equations(images, activation):
+    """Strides and no pool, as in DLG's LeNet: the pixels are found to rounding, where a search has 30 to 60 dB."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(
+            nn.Conv2d(1, 6, 3, stride=2, padding=1),
+            activation(),
+            nn.Conv2d(6, 12, 3, padding=1),
+            activation(),
+        ),
+        *(nn.Flatten(), nn.Linear(192, 10)),
+    )
+    row = tuple(t[4:5] for t in images)
+    found = audit.invert(model, row, method="layers", steps=1)
+    assert found.psnr > 80
+
+
+def test_equations_and_searches_take_turns(images):
+    """A pool behind the first convolution: the second one is solved, the first one searched."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(
+            nn.Conv2d(1, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.AvgPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.Tanh(),
+        ),
+        *(nn.Flatten(), nn.Linear(512, 10)),
+    )
+    told = []
+    found = audit.invert(
+        model, tuple(t[4:5] for t in images), method="layers", watch=lambda done, of: told.append(done / of)
+    )
+    assert found.psnr > 40
+    assert told[0] == 0.5
+    assert told[-1] == 1.0
+
+
 def test_every_layer_has_to_be_solved_for_the_next_one(images):
     """The gradient of the first convolution is enough for nothing if that of the second is of another row."""
     model, (x, y) = network(), images

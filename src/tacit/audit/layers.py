@@ -1,14 +1,16 @@
 """Gradient inversion layer by layer: one row of a convolutional network, from its last layers to the first.
 
-After J. Zhu, M. Blaschko: "R-GAP: Recursive Gradient Attack on Privacy", ICLR 2021. Here each layer is solved
-by a search, so that pooling and ReLU are allowed.
+After J. Zhu, M. Blaschko: "R-GAP: Recursive Gradient Attack on Privacy", ICLR 2021. As there, a layer whose
+activation can be inverted is solved as linear equations; others by a search, so that pooling and ReLU are
+allowed.
 
 1. The first linear layer shows its own input: ∂L/∂W_i = δ_i·x and ∂L/∂b_i = δ_i, hence x.
 2. The gradient with respect to that input is Wᵀδ.
 3. A convolution before it has a known output f (after activation and pooling), a known gradient d with
    respect to f, and a known gradient of its weights: the correlation of its input z with d, sent back through
-   pooling and activation. z is searched so that both agree, f first on average within each pool, later
-   exactly.
+   pooling and activation. Without a pool, and with sigmoids, tanh or leaky ReLU, both are linear in z, which
+   is their least-squares solution. Otherwise z is searched so that both agree, f first on average within each
+   pool, later exactly.
 4. The gradient with respect to z follows from z, and the layer before is next.
 
 Each step has one convolution and its pooling only, where matching the gradients of the whole network has
@@ -39,6 +41,10 @@ RANGES: dict[type, tuple[float | None, float | None]] = {
 WEIGHTS = (3.0, 0.2)
 SMOOTH = 0.2  # weight of total variation, in the first half of the search for the row itself
 START = 0.1  # of hidden activations
+# what gradients count beside outputs in linear equations: inverted activations are less exact.
+# Chosen on the first two images of CIFAR-10 and DLG's LeNet.
+EQUATIONS = 10.0
+MOST_UNKNOWNS = 4096  # of a system of equations: 128 MB for as many equations; a search beyond
 
 Watch = Callable[[int, int], bool | None]
 
@@ -58,6 +64,21 @@ class Block(NamedTuple):
                 pooled = average * mean + (1 - average) * pooled
             before = pooled
         return before
+
+    def invert(self, f: Tensor) -> Tensor | None:
+        """Return the convolution's output, if the activation after it has an inverse and there is no pool."""
+        if not self.after:
+            return f
+        (activation, *more) = self.after
+        if more:
+            return None
+        if isinstance(activation, nn.Sigmoid):
+            return torch.logit(f, eps=1e-12)  # saturated ones are as far away as their rounding allows
+        if isinstance(activation, nn.Tanh):
+            return torch.atanh(f.clamp(-1 + 1e-12, 1 - 1e-12))
+        if isinstance(activation, nn.LeakyReLU) and activation.negative_slope > 0:
+            return torch.where(f >= 0, f, f / activation.negative_slope)
+        return None
 
     def range(self) -> tuple[float | None, float | None]:
         """The range of its outputs; None where it has no end."""
@@ -119,12 +140,21 @@ def invert_layers(
     weight, bias = (gradient_of(module, observed, p) for p in (linear.weight, linear.bias))
     if not float(bias.square().sum()) > 0:
         return None
-    known = (weight * bias[:, None]).sum(0) / bias.square().sum()
-    f, d = known.view_as(outputs[-1]), (bias @ linear.weight.detach()).view_as(outputs[-1])
+    exact = bias.double()
+    known = (weight * exact[:, None]).sum(0) / exact.square().sum()
+    f = known.view_as(outputs[-1]).double()
+    d = (bias.double() @ linear.weight.detach().double()).view_as(outputs[-1])
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     for k in reversed(range(len(blocks))):
         block, is_row = blocks[k], k == 0
         low, high = (bounds or (None, None)) if is_row else blocks[k - 1].range()
+        gradient = gradient_of(module, observed, block.conv.weight)
+        before = block.invert(f) if inputs[k].numel() <= MOST_UNKNOWNS else None
+        if before is not None:
+            f, d = _solve(block, before, d, gradient, inputs[k].shape, (low, high))
+            if watch is not None:  # whoever wants to stop can do so in the next search
+                watch((len(blocks) - k) * steps, len(blocks) * steps)
+            continue
         span = 1.0 if bounds is None else bounds[1] - bounds[0]
         begin = torch.full_like(inputs[k], START * span)
         if is_row and bounds is not None:
@@ -133,9 +163,9 @@ def invert_layers(
             begin = begin * 2 * torch.rand(begin.shape, generator=generator)
         z = _search(
             block,
-            f,
-            d,
-            gradient_of(module, observed, block.conv.weight),
+            f.float(),
+            d.float(),
+            gradient,
             begin,
             (low, high),
             steps=steps,
@@ -145,13 +175,53 @@ def invert_layers(
         )
         if not is_row:
             at = z.clone().requires_grad_()
-            (d,) = torch.autograd.grad((block.output(block.conv(at)) * d).sum(), at)
-        f = z
-    return f
+            (back,) = torch.autograd.grad((block.output(block.conv(at)) * d.float()).sum(), at)
+            d = back.double()
+        f = z.double()
+    return f.float()
 
 
 def _part(watch: Watch, done: int, parts: int) -> Watch:
     return lambda step, steps: watch(done * steps + step, parts * steps)
+
+
+def _solve(
+    block: Block,
+    before: Tensor,
+    d: Tensor,
+    gradient: Tensor,
+    shape: torch.Size,
+    limits: tuple[float | None, float | None],
+) -> tuple[Tensor, Tensor]:
+    """Return the input of a convolution with this output and gradient of its weights, and d before it.
+
+    Least squares over both, in float64. The gradient of filter o and channel c is the correlation of that
+    channel with d_o, so its equations are the same numbers for each channel.
+    """
+    conv = block.conv
+    assert not isinstance(conv.padding, str)  # read_blocks takes none
+    w, bias = conv.weight.detach().double(), conv.bias
+    at = before.clone().requires_grad_()
+    (back,) = torch.autograd.grad((block.output(at) * d).sum(), at)
+    target = before if bias is None else before - bias.detach().double()[None, :, None, None]
+    channels, pixels = shape[1], shape[2] * shape[3]
+    unit = torch.eye(channels * pixels, dtype=torch.float64).view(-1, *shape[1:])
+    outputs = F.conv2d(unit, w, None, conv.stride, conv.padding).reshape(len(unit), -1).T
+    one = torch.eye(pixels, dtype=torch.float64).view(-1, 1, *shape[2:])
+    places = F.unfold(one, w.shape[2:], padding=conv.padding, stride=conv.stride)
+    each = torch.einsum("nkl,ol->okn", places, back.reshape(len(w), -1)).reshape(-1, pixels)
+    gradients = torch.block_diag(*[each] * channels)
+    by_channel = gradient.double().transpose(0, 1).reshape(-1)  # channel, filter, place in the filter
+    first = 1 / (outputs.norm(dim=1).mean() + 1e-300)
+    second = EQUATIONS / (each.norm(dim=1).mean() + 1e-300)
+    left = torch.cat([outputs * first, gradients * second])
+    right = torch.cat([target.reshape(-1) * first, by_channel * second])
+    z = torch.linalg.lstsq(left, right[:, None], driver="gelsy").solution.view(shape)
+    if limits != (None, None):
+        z = z.clamp(*limits)
+    at = z.clone().requires_grad_()
+    (d,) = torch.autograd.grad((F.conv2d(at, w, None, conv.stride, conv.padding) * back).sum(), at)
+    return z, d
 
 
 def _search(
