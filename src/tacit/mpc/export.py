@@ -26,6 +26,7 @@ from torch import Tensor, fx, nn
 
 from ..errors import BadParameter
 from . import program
+from .functions import FAR_BELOW
 
 Layer = dict[str, Any]
 ATEN = torch.ops.aten
@@ -67,6 +68,7 @@ class Value:
     # a norm's weight and bias, which are still to be applied along the last dimension
     affine: tuple[Constant, Constant | None, str] | None = None
     applied: Value | None = field(default=None, repr=False)
+    filled: Value | None = field(default=None, repr=False)
 
 
 class Refused(Exception):
@@ -155,9 +157,9 @@ class Builder:
     """Walks over an exported graph and emits the nodes of a program."""
 
     def __init__(self, exported: Any, names: list[str], kind: str):
-        from .operations import HANDLERS
+        from .operations import HANDLERS, MASKED
 
-        self.exported, self.kind, self.handlers = exported, kind, HANDLERS
+        self.exported, self.kind, self.handlers, self.masked = exported, kind, HANDLERS, MASKED
         self.graph: fx.Graph = exported.graph
         self.inputs: list[Layer] = []
         self.nodes: list[Layer] = []
@@ -194,7 +196,7 @@ class Builder:
             raise BadParameter(
                 f"infer: the output of {self.kind} does not depend on its input. Check its forward method."
             )
-        result = self.number(value)
+        result = self.fill(self.number(value))
         if not isinstance(result.size[0], Rows) or result.size[0].times != 1:
             raise BadParameter(
                 f"infer: the output of {self.kind} has no first dimension of rows. Each row of the input "
@@ -285,6 +287,8 @@ class Builder:
         try:
             if handler is None:
                 raise Refused("it cannot be evaluated on shares")
+            if name not in self.masked:
+                args, kwargs = fx.node.map_aggregate((args, kwargs), self._fill_values)
             return handler(self, *args, **kwargs)
         except Refused as refused:
             raise self._refuse(name, str(refused)) from None
@@ -367,8 +371,23 @@ class Builder:
                     plain, [self.weighted("affine", weight, bias, list(weight.tensor.shape))], x.size
                 )
                 self.place = place
-            x.applied.hidden = x.hidden
+            x.applied.hidden = None if x.whole else x.hidden
         return x.applied
+
+    def fill(self, x: Value) -> Value:
+        """With a number far below all others where a public mask hides numbers, for operations that do not
+        know of masks.
+        """
+        if x.whole or x.hidden is None or not bool(x.hidden.any()):
+            return x
+        if x.filled is None:
+            kept, far = self.store((~x.hidden).int()), self.store(x.hidden.double() * FAR_BELOW)
+            shown = self.emit("times_public", [self.number(x)], x.size, constant=kept)
+            x.filled = self.emit("add_public", [shown], x.size, constant=far, whole=False)
+        return x.filled
+
+    def _fill_values(self, x: Any) -> Any:
+        return self.fill(x) if isinstance(x, Value) else x
 
     def weighted(
         self,

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from . import arithmetic, layers, masks, recurrence, views
-from .registry import HANDLERS
+from .registry import HANDLERS, MASKED
 
-__all__ = ["HANDLERS", "arithmetic", "layers", "masks", "recurrence", "views"]
+__all__ = ["HANDLERS", "MASKED", "arithmetic", "layers", "masks", "recurrence", "views"]

@@ -19,14 +19,15 @@ from .registry import (
     hidden_in_either,
     kept_hidden,
     move,
+    spread,
     trim,
 )
 
 
-@handles("add", "add_")
+@handles("add", "add_", masked=True)
 def add(b: Builder, x: Any, y: Any, *, alpha: float = 1) -> Value:
     if isinstance(y, Value) and alpha != 1:
-        y = multiply(b, y, alpha)
+        y = multiply(b, b.fill(y), alpha)
     if isinstance(y, Constant) and alpha != 1:
         y = b.derived(y, y.tensor * alpha)
     if not isinstance(x, Value):
@@ -39,7 +40,7 @@ def add(b: Builder, x: Any, y: Any, *, alpha: float = 1) -> Value:
             return z
         p, q = b.number(x), b.number(y)
         z = b.emit("add", [p, q], size)
-        z.hidden = hidden_in_either(p.hidden, q.hidden)
+        z.hidden = hidden_in_either(spread(p.hidden, size), spread(q.hidden, size))
         return z
     return add_constant(b, x, y if isinstance(y, Constant) else torch.tensor(y), size)
 
@@ -52,7 +53,7 @@ def add_constant(b: Builder, x: Value, y: Any, size: list[Any]) -> Value:
         shift = b.weighted("shift", y, None, shape, transform=lambda w: w.reshape(shape), key=str(shape))
         z = b.layer(x, [shift], x.size)
         z.size = size
-        z.hidden = x.hidden
+        z.hidden = spread(x.hidden, size)
         return z
     tensor = trim(b.public(y), len(size)) if isinstance(y, Constant) else y
     if x.whole and x.vocabulary is None and not tensor.is_floating_point():
@@ -70,7 +71,7 @@ def add_constant(b: Builder, x: Value, y: Any, size: list[Any]) -> Value:
         z = b.emit("add_public", [x], size, constant=b.store(tensor.double()), whole=False)
     elif hidden is not None:
         z = Value(x.number, x.size)
-    z.hidden = hidden_in_either(x.hidden, None if hidden is None else fill_mask(hidden, size))
+    z.hidden = hidden_in_either(spread(x.hidden, size), spread(hidden, size))
     return z
 
 

@@ -200,15 +200,16 @@ def leaky_relu(b: Builder, x: Value, slope: float = 0.01) -> Value:
     return b.layer(x, [{"kind": "leakyrelu", "slope": slope}], x.size)
 
 
-@handles("softmax", "_softmax")
+@handles("softmax", "_softmax", masked=True)
 def softmax(b: Builder, x: Value, dim: int, *_: Any, **__: Any) -> Value:
     x = b.number(x)
-    hidden = x.hidden
     dim = dimension(x, dim)
-    if hidden is not None and (dim != len(x.size) - 1 or bool(hidden.all(-1).any())):
-        raise Refused("its mask must be along the last dimension and leave something in each place")
-    number = None if hidden is None or not bool(hidden.any()) else b.store(hidden)
     last = dim == len(x.size) - 1
+    x = x if last else b.fill(x)
+    hidden = x.hidden
+    if hidden is not None and bool(hidden.all(-1).any()):
+        raise Refused("its mask must leave something in each place")
+    number = None if hidden is None or not bool(hidden.any()) else b.store(hidden)
     return b.emit("softmax", [x], x.size, dim=-1 if last else dim, hidden=number)
 
 
@@ -252,7 +253,7 @@ def mean_pool(b: Builder, x: Value, output: Any) -> Value:
     return b.emit("mean", [b.number(x)], b.size(), dims=dims, keepdim=True)
 
 
-@handles("scaled_dot_product_attention")
+@handles("scaled_dot_product_attention", masked=True)
 def attention(
     b: Builder,
     q: Value,
@@ -268,7 +269,7 @@ def attention(
     """softmax(q kᵀ · scale, masked) v. Vaswani et al.: Attention Is All You Need, NeurIPS 2017."""
     if enable_gqa or not all(isinstance(x, Value) for x in (q, k, v)):
         raise Refused("queries, keys and values must depend on the input and have the same number of heads")
-    q, k, v = (b.number(x) for x in (q, k, v))
+    q, k, v = (b.fill(b.number(x)) for x in (q, k, v))
     width = q.size[-1]
     scores_size = [*q.size[:-1], k.size[-2]]
     scaled = multiply_by_number(b, q, width**-0.5 if scale is None else scale)

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..export import INFINITE, Builder, Constant, Refused, Value, encode_size
 from ..functions import FAR_BELOW
 from .arithmetic import add, complement, multiply, multiply_by_number, multiply_by_small, subtract
-from .registry import as_bits, fill_mask, handles, hidden_in_either, trim
+from .registry import as_bits, fill_mask, handles, hidden_in_either, spread, trim
 
 
 def _truth(b: Builder, x: Any) -> Value | Constant:
@@ -64,7 +64,7 @@ def compare(b: Builder, x: Any, y: Any) -> Value:
     if x.vocabulary is not None or (isinstance(y, Value) and y.vocabulary is not None):
         return _compare_ids(b, x, y, name)
     if name in ("eq", "ne") and x.bits and not isinstance(y, Value | Constant) and y in (0, 1):
-        return x if (name == "eq") == bool(y) else complement(b, x)  # type: ignore[no-any-return]
+        return x if (name == "eq") == bool(y) else complement(b, x)
     if name in ("eq", "ne"):
         up, down = _at_least(b, x, y), _at_least(b, y, x)
         z = b.emit("mul", [up, down], b.size(), whole=True)
@@ -101,7 +101,7 @@ def _compare_ids(b: Builder, ids: Any, number: Any, name: str) -> Value:
     return z if name == "eq" else invert(b, z)
 
 
-@handles("where")
+@handles("where", masked=True)
 def where(b: Builder, condition: Any, x: Any, y: Any) -> Value:
     """y + condition·(x − y); a constant far below stands for −∞."""
     size = b.size()
@@ -123,6 +123,7 @@ def where(b: Builder, condition: Any, x: Any, y: Any) -> Value:
             bit = condition if sign > 0 else invert(b, condition)
             masked = b.emit("times", [bit], condition.size, factor=int(FAR_BELOW), number=True)
             return add(b, other, masked)  # type: ignore[no-any-return]
+    x, y = (b.fill(v) if isinstance(v, Value) else v for v in (x, y))
     return add(b, multiply(b, condition, subtract(b, x, y)), y)  # type: ignore[no-any-return]
 
 
@@ -140,12 +141,12 @@ def _where_public(b: Builder, mask: Tensor, x: Any, y: Any, size: list[Any]) -> 
             if z.size != size:
                 z = b.emit("expand", [z], size, size=encode_size(size))
             z = Value(z.number, z.size)
-            z.hidden = hidden_in_either(other.hidden, fill_mask(hidden, size))
+            z.hidden = hidden_in_either(spread(other.hidden, size), fill_mask(hidden, size))
             return z
     parts: list[Value | Constant] = []
     for part, kept in ((x, mask), (y, ~mask)):
         if isinstance(part, Value):
-            parts.append(multiply_by_small(b, b.number(part), kept.int(), size))
+            parts.append(multiply_by_small(b, b.fill(b.number(part)), kept.int(), size))
         elif isinstance(part, Constant):
             parts.append(b.derived(part, part.tensor * kept.reshape(kept.shape)))
         else:
@@ -153,6 +154,6 @@ def _where_public(b: Builder, mask: Tensor, x: Any, y: Any, size: list[Any]) -> 
     return add(b, *parts)  # type: ignore[no-any-return]
 
 
-@handles("masked_fill", "masked_fill_")
+@handles("masked_fill", "masked_fill_", masked=True)
 def masked_fill(b: Builder, x: Any, mask: Any, value: Any) -> Value:
     return where(b, mask, value, x)  # type: ignore[no-any-return]

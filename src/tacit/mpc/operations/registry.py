@@ -12,11 +12,13 @@ from ..export import Builder, Refused, Rows, Value
 
 Handler = Callable[..., Any]
 HANDLERS: dict[str, Handler] = {}
+MASKED: set[str] = set()  # operations that know where numbers are publicly −∞; others get them filled in
 
 
-def handles(*names: str) -> Callable[[Handler], Handler]:
+def handles(*names: str, masked: bool = False) -> Callable[[Handler], Handler]:
     def register(handler: Handler) -> Handler:
         HANDLERS.update(dict.fromkeys(names, handler))
+        MASKED.update(names if masked else ())
         return handler
 
     return register
@@ -50,6 +52,11 @@ def hidden_in_either(one: Tensor | None, two: Tensor | None) -> Tensor | None:
     if one is None or two is None:
         return two if one is None else one
     return torch.logical_or(one, two)
+
+
+def spread(hidden: Tensor | None, size: list[Any]) -> Tensor | None:
+    """What is hidden of a value that is broadcast to this size."""
+    return None if hidden is None else fill_mask(hidden, size)
 
 
 def trim(x: Tensor, dims: int) -> Tensor:

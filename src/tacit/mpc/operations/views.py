@@ -12,14 +12,16 @@ from .arithmetic import add
 from .registry import dimension, handles, kept_hidden, move, with_vocabulary
 
 
-@handles("dropout", "feature_dropout", "alpha_dropout")
+@handles("dropout", "feature_dropout", "alpha_dropout", masked=True)
 def dropout(b: Builder, x: Value, p: float = 0.5, training: bool = False) -> Value:
     if training:
         raise Refused("it drops values at random in evaluation mode, too; use training=self.training")
     return x
 
 
-@handles("alias", "clone", "contiguous", "detach", "to", "_to_copy", "type_as", "lift_fresh_copy")
+@handles(
+    *("alias", "clone", "contiguous", "detach", "to", "_to_copy", "type_as", "lift_fresh_copy"), masked=True
+)
 def same(b: Builder, x: Value, *_: Any, **__: Any) -> Value:
     assert b.node is not None
     kind = b.node.meta["val"].dtype
@@ -32,11 +34,16 @@ def same(b: Builder, x: Value, *_: Any, **__: Any) -> Value:
     return x
 
 
-@handles("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "flatten", "unflatten", "view_as")
+@handles(
+    *("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "flatten", "unflatten", "view_as"),
+    masked=True,
+)
 def reshape(b: Builder, x: Value, *_: Any, **__: Any) -> Value:
     size = b.size()
     if size == x.size:
         return x
+    if kept_hidden(x, size) is None:
+        x = b.fill(x)
     keeps_last = x.affine is not None and size and size[-1] == x.size[-1]
     y = move(
         b,
@@ -87,12 +94,14 @@ def movedim(b: Builder, x: Value, source: Any, to: Any) -> Value:
     return permute(b, x, dims)  # type: ignore[no-any-return]
 
 
-@handles("expand", "expand_as", "broadcast_to")
+@handles("expand", "expand_as", "broadcast_to", masked=True)
 def expand(b: Builder, x: Value, *_: Any, **__: Any) -> Value:
     x = x if x.whole else b.number(x)
     size = b.size()
     if size == x.size:
         return x
+    if kept_hidden(x, size) is None:
+        x = b.fill(x)
     y = move(b, x, "expand", size, size=encode_size(with_vocabulary(x, size)))
     y.hidden = kept_hidden(x, size)
     return y
