@@ -426,14 +426,17 @@ def test_nothing_is_read_that_came_before_tls(nats: Nats) -> None:
             with suppress(OSError):
                 await target.wait_closed()
 
+    async def connect(port: int) -> None:
+        client = await NatsClient.open("127.0.0.1", port, make_context(kit), kit.name)
+        await client.read(lambda *message: pytest.fail(f"read {message}"))
+
     ended = asyncio.Event()
 
     async def play() -> None:
         server = await asyncio.start_server(attack, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(NatsLost, match="sent more than INFO before TLS"):
-            client = await NatsClient.open("127.0.0.1", port, make_context(kit), kit.name)
-            await client.read(lambda *message: pytest.fail(f"read {message}"))
+            await connect(port)
         await ended.wait()
         server.close()
         await server.wait_closed()
