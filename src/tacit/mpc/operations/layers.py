@@ -225,8 +225,10 @@ def pool(b: Builder, x: Value, kernel: Any, stride: Any = None, padding: Any = 0
         values = [int(n) for n in v] if isinstance(v, list | tuple) else [int(v)]
         return [fill, *values] if line else values * 2 if len(values) == 1 else values
 
-    rest = [v for v in more if v not in (1, [1], [1, 1], False, None)]
-    if (is_max and rest) or (not is_max and [v for v in rest if v is not True]):
+    # behind the padding: dilation and ceil_mode, or ceil_mode, count_include_pad and divisor_override
+    rest = [v for v in more if v is not False and v is not None]
+    usual = all(v is not True and v in (1, [1], [1, 1]) for v in rest) if is_max else rest in ([], [True])
+    if not usual or (not is_max and more and more[0]):
         raise Refused("dilation, ceil_mode and divisor_override are not supported")
     pads = pair(padding, 0)
     if not is_max and any(pads) and len(more) > 1 and more[1] is False:
