@@ -167,6 +167,16 @@ def logistic(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, floa
     return beta, np.sqrt(np.diag(inverse)), float((y * np.log(mean) + (1 - y) * np.log(1 - mean)).sum())
 
 
+def test_questions_without_columns_open_nothing(inner: SecretTable) -> None:
+    before = len(inner.answers)
+    for columns in ([], "spent"):
+        with pytest.raises(BadParameter, match="a list of columns, at least one besides the label"):
+            inner.regress("cash", columns)  # type: ignore[arg-type]
+    with pytest.raises(BadParameter, match=r"columns is \[\]; it must be one or more columns of numbers"):
+        inner.moments([])
+    assert len(inner.answers) == before
+
+
 def test_a_label_of_a_logistic_regression_is_0_and_1_and_neither_is_rare(inner: SecretTable) -> None:
     with pytest.raises(BadParameter, match="a column of 0 and 1 with family='binomial'"):
         inner.regress("cash", ["spent"], family="binomial")

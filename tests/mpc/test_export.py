@@ -48,6 +48,16 @@ def both_ends(out):
     return torch.cat([states, (h + c).transpose(0, 1)], -1)
 
 
+def masked(m, x):
+    """Scores of which a public mask hides the later steps."""
+    return (x @ x.transpose(1, 2)).masked_fill(m.steps < m.steps.T, -torch.inf)
+
+
+def stable_softmax(scores):
+    e = (scores - scores.amax(-1, keepdim=True)).exp()
+    return e / e.sum(-1, keepdim=True)
+
+
 FORWARD = {
     "arithmetic": lambda m, x: (2 - x) * m.layer(x) / 3 + x**3 - 0.25 * x**2 - (-x),
     "squares and roots": lambda m, x: (x * x + 1) ** -0.5 + torch.sqrt(x.square() + 2) / (1 + x.abs()),
@@ -79,6 +89,18 @@ FORWARD = {
         torch.where(m.steps > 0.5, x, m.layer(x)) + x.masked_fill(m.steps > 1.5, 0.25)
     ),
     "softmax": lambda m, x: F.softmax(x, 1) + torch.softmax(x, -1),
+    "masked scores, then arithmetic": lambda m, x: (
+        torch.softmax(masked(m, x) / 2.5, -1)
+        + torch.softmax(0.5 - (x.mean((1, 2)).reshape(-1, 1, 1) - masked(m, x)), -1)
+        + stable_softmax(masked(m, x))
+        + torch.softmax(x @ x.mT + ((x @ x.mT > 0) & (m.steps >= m.steps.T)).float(), -1)
+    ),
+    "masked scores, then views": lambda m, x: (
+        torch.softmax(masked(m, x).transpose(1, 2), 1).transpose(1, 2)
+        + torch.softmax(torch.cat([masked(m, x)[:, :, :2], x[:, :, :1]], -1), -1)
+        + torch.sigmoid(masked(m, x))
+        + torch.where(x[:, :, :1] > 0, torch.softmax(masked(m, x), -1), masked(m, x).relu())
+    ),
     "masked scores": lambda m, x: (
         torch.softmax((x @ x.transpose(1, 2)).masked_fill(~(m.steps >= m.steps.T), float("-inf")), -1) @ x
     ),
@@ -178,6 +200,15 @@ def test_other_modes_give_the_same(name, options):
 def test_what_cannot_be_evaluated_is_refused_by_name_and_place(forward, words):
     with pytest.raises(BadParameter, match=words):
         tacit.infer(Program(Net(forward)), numbers(2, 3, 4))
+
+
+def test_an_output_that_a_public_mask_hides_is_not_opened():
+    """It is a number far below the others, whatever the module computed there."""
+    hidden = torch.tensor([False, True, False, True])
+    net, x = Net(lambda m, x: m.layer(x).masked_fill(hidden, -torch.inf)), numbers(2, 3, 4)
+    value = tacit.infer(net, x).value
+    assert (value[..., hidden] == -(2.0**13)).all()
+    assert (value - net(x).detach())[..., ~hidden].abs().max() < 1e-3
 
 
 def test_a_refusal_names_the_module_and_the_line():

@@ -135,6 +135,8 @@ class SecretTable(SharedTable):
         if family not in FAMILIES:
             raise bad("join", "family", family, f"one of {', '.join(map(repr, FAMILIES))}")
         name = self._full_name(label)
+        if isinstance(columns, str) or not columns:  # before the moments are opened
+            raise bad("join", "columns", columns, "a list of columns, at least one besides the label")
         found = self.moments([label, *columns])
         if family == "gaussian":
             return found.regress(name)
@@ -197,6 +199,8 @@ class SecretTable(SharedTable):
         elif isinstance(columns, str):
             raise bad("join", "columns", columns, "a list of columns")
         full = [self._full_name(c) for c in columns]
+        if not full:
+            raise bad("join", "columns", [], "one or more columns of numbers")
         if len(set(full)) < len(full):
             raise bad("join", "columns", list(columns), "each column once")
         picked: dict[str, list[str]] = {}
