@@ -234,17 +234,18 @@ class _WarmProcess:
     connection: socket.socket | None = None
 
     def connect(self) -> socket.socket:
-        if self.connection is None:
-            self.connection, theirs = socket.socketpair()
-            with theirs:
-                self.process = NEW(
-                    [sys.executable, "-m", "tests.warm", str(theirs.fileno()), json.dumps(sys.path)],
-                    pass_fds=[theirs.fileno()],
-                    cwd=ROOT,
-                    stdin=DEVNULL,
-                    start_new_session=True,
-                )
-        return self.connection
+        with sending:
+            if self.connection is None:
+                self.connection, theirs = socket.socketpair()
+                with theirs:
+                    self.process = NEW(
+                        [sys.executable, "-m", "tests.warm", str(theirs.fileno()), json.dumps(sys.path)],
+                        pass_fds=[theirs.fileno()],
+                        cwd=ROOT,
+                        stdin=DEVNULL,
+                        start_new_session=True,
+                    )
+            return self.connection
 
     def stop(self) -> None:
         if self.connection is not None:
@@ -254,12 +255,14 @@ class _WarmProcess:
 
 
 process = _WarmProcess()
+sending = threading.Lock()  # parties in threads start processes at the same moment
 
 
 def _send(to: socket.socket, request: dict[str, Any], fds: list[int]) -> None:
     data = json.dumps(request).encode()
-    socket.send_fds(to, [NUMBER.pack(len(data))], fds)
-    to.sendall(data)
+    with sending:
+        socket.send_fds(to, [NUMBER.pack(len(data))], fds)
+        to.sendall(data)
 
 
 # --- in the warm process ------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ def test_real_parties_through_a_hub_get_the_same_people_in_the_same_order(kits: 
 
 
 def test_a_party_that_is_killed_and_started_again_matches(kits: Path) -> None:
-    """`b` is killed when the channel is open, with seconds of Diffie-Hellman ahead; `a` begins again with it."""
+    """`b` is killed when the matching has begun, with seconds of Diffie-Hellman ahead; `a` begins again with it."""
     count = 12_000
     (kits / "a.csv").write_text("id,x\n" + "".join(f"{k},{k % 7}\n" for k in range(count)))
     (kits / "b.csv").write_text("id,z\n" + "".join(f"{k},{k % 5}\n" for k in range(100, count + 100)))
@@ -132,7 +132,7 @@ def test_a_party_that_is_killed_and_started_again_matches(kits: Path) -> None:
     try:
         hub.wait_for("listens on")
         a, b = start("a", "b"), start("b", "a")
-        a.wait_for("the encrypted channel with 'b' is open")
+        a.wait_for("the matching begins")
         os.kill(b.process.pid, signal.SIGKILL)
         b.wait()
         again = start("b", "a")

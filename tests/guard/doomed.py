@@ -199,5 +199,11 @@ def train_together(
                 dies=doomed.get(name, 0),
                 mark=str(folder / "killed" / name),
             )
-        runtime.run_sync(programs, here=("server",), may_leave=fed.parties)
+        try:
+            runtime.run_sync(programs, here=("server",), may_leave=fed.parties)
+        except BaseException as error:
+            for _, done in waiting.values():  # their threads would wait for ever, and so would this one
+                if not done.done():
+                    done.set_exception(error)
+            raise
         return {name: r.result(60) for name, r in results.items()}

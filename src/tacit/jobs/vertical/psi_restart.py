@@ -158,6 +158,7 @@ async def run_with_restarts(
         for _ in range(MOST_BEGINS):
             has_news.clear()
             restarted.clear()
+            log.info("party %r: all parties are here; the matching begins", me.name)
             names = sorted([*known.items(), (me.name, mine)])
             epoch = hashlib.sha256(json.dumps([[n, k.hex()] for n, k in names]).encode()).hexdigest()
             with replace(me, transport=transport).scope(f"run-{epoch[:16]}") as scoped:
