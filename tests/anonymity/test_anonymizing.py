@@ -211,9 +211,10 @@ def test_no_rows_and_no_frame_are_refused():
 
 
 @pytest.mark.slow
-def test_ten_million_rows_and_more_than_two_to_the_31_cells_stay_within_four_gigabytes():
+def test_ten_million_rows_and_more_than_two_to_the_31_cells_stay_within_five_gigabytes():
     """Run in a process of its own, whose memory is counted: 10 million rows × 9 columns by both methods, then
-    34 million × 64 > 2³¹ cells.
+    34 million × 64 > 2³¹ cells. The latter are published in a table of their own, 2.2 GB, beside arrays of
+    places of 8 bytes a row: 4.6 GB.
     """
     ran = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("large.py"))],
@@ -224,5 +225,5 @@ def test_ten_million_rows_and_more_than_two_to_the_31_cells_stay_within_four_gig
     assert ran.returncode == 0, ran.stderr[-2000:]
     for line in ran.stdout.splitlines():
         what, peak = line.rsplit(" ", 1)
-        assert float(peak) < 4.0, what
+        assert float(peak) < 5.0, what
     assert len(ran.stdout.splitlines()) == 3
