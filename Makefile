@@ -26,12 +26,6 @@ browser:
 	  { command -v apt-get >/dev/null && test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
 	  echo "No browser found: install Chromium or Chrome, or set TACIT_BROWSER to one. The report's browser tests will fail without it."
 
-# The relay over NATS is tested with Debian's server, installed in the same way.
-nats:
-	@command -v nats-server >/dev/null 2>&1 || test -x /usr/sbin/nats-server || \
-	  { command -v apt-get >/dev/null && test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq nats-server >/dev/null; } || \
-	  echo "No nats-server found: install it (https://nats.io). The tests of NATS will fail without it."
-
 # Compiled modules are kept, whatever the environment says: tests start interpreters, and each would compile all of them.
 test test-all: export PYTHONDONTWRITEBYTECODE =
 

@@ -232,11 +232,13 @@ def test_a_killed_party_stops_the_others_and_all_can_start_again(place: Path) ->
         lab.wait_for("channel with 'notary' is open")
         lab.process.kill()
         lab.wait()
-        for process in (waiting, helper):
-            _, text = process.communicate(timeout=120)
+        texts = [process.communicate(timeout=120)[1] for process in (waiting, helper)]
+        for process, text, other in zip((waiting, helper), texts, ("notary", "clinic"), strict=True):
             assert process.returncode != 0
-            assert "lab" in text or (process is helper and "clinic" in text)  # whoever it heard of first
+            # Each names the party that it heard of first: the killed one, or the other that had ended for it.
+            assert "party 'lab'" in text or f"party '{other}' stopped" in text, text
             assert "Traceback" not in text
+        assert any("party 'lab'" in text for text in texts), texts
         assert not Path("kits/clinic/part").exists()
         Path("job.toml").write_text(JOB)
         values = [
