@@ -50,6 +50,13 @@ def test_a_device_on_its_battery_is_not_charging(
     assert not Eligibility().why_not()
 
 
+def test_power_supplies_that_cannot_be_read_are_not_eligible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eligibility, "POWER", tmp_path / "gone")
+    assert Eligibility(charging=True).why_not().startswith("its power supplies cannot be read: ")
+
+
 def test_a_busy_device_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (3.0, 0.0, 0.0))
     monkeypatch.setattr(os, "cpu_count", lambda: 4)

@@ -52,8 +52,11 @@ class Eligibility:
 
     def why_not(self) -> str:
         """Return "" if the device may take part now, else why not."""
-        if self.charging and _is_on_battery():
-            return "it runs on its battery (charging)"
+        try:
+            if self.charging and _is_on_battery():
+                return "it runs on its battery (charging)"
+        except OSError as error:  # a supply that was unplugged at this moment
+            return f"its power supplies cannot be read: {error} (charging)"
         if self.idle is not None and (load := os.getloadavg()[0] / (os.cpu_count() or 1)) > self.idle:
             return f"its load is {load:.2f} for each core, above {self.idle:g} (idle)"
         if self.unmetered and (why := _metered()):

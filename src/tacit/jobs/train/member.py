@@ -45,7 +45,7 @@ async def member(
     work = ClientWork(me.name, data, Path(state), model, agreement, device, again, watch, code, loop, owner)
 
     eligible = Eligibility() if owner is None else read_eligibility(owner.kit)
-    waiting: set[asyncio.Task[None]] = set()
+    answered: asyncio.Queue[None] = asyncio.Queue()
 
     async def free() -> None:
         work.report()
@@ -55,15 +55,14 @@ async def member(
         """Say that this party can be asked again; the end of the run is read meanwhile."""
         if eligible == Eligibility():
             await free()
-            return
+        else:
+            answered.put_nowait(None)
 
-        async def wait() -> None:
+    async def offer_again() -> None:
+        while True:
+            await answered.get()
             await eligible.wait(me.name)
             await free()
-
-        task = asyncio.create_task(wait())
-        waiting.add(task)
-        task.add_done_callback(waiting.discard)
 
     async def admit(offer: joining.Work) -> None:
         await work.ask_owner(offer)
@@ -71,7 +70,8 @@ async def member(
 
     async def play() -> None:
         try:
-            await (answer() if loop is None else run_alongside(answer(), loop.fail()))
+            work_of_rounds = answer() if loop is None else run_alongside(answer(), loop.fail())
+            await run_alongside(work_of_rounds, offer_again())
         except TacitError as error:
             if agreement is not None:  # on one machine, the user who started it sees the error
                 await me.scope(joining.SCOPE).send(boss, joining.Unfit(error.outside))
@@ -121,8 +121,6 @@ async def member(
         work.record_end(f"{type(error).__name__}: {error}")
         raise
     finally:
-        for task in waiting:
-            task.cancel()
         work.record_spending(me.ledger)
 
 
