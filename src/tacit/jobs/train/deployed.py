@@ -210,6 +210,7 @@ def agreement(kit: Kit, path: str | Path | None) -> Agreement:
         kit.federation,
         kit.server,
         clients_of(kit),
+        above=kit.above,
         lifetime=read_lifetime(kit.directory),
         approved=approved,
         read_template=lambda file: _agreed_contract(kit, file, approved).tables,
@@ -225,7 +226,7 @@ def _agreed_contract(kit: Kit, path: str | Path, approved: Approved) -> Contract
     fed, table = federation(kit, layout, options), layout_of(layout, options)
     with toml.named(path):
         p = make_plan(fed, **options, runtime=Deployed(kit, table))
-    return Contract.of(p, table, kit.server, list(fed.rows.x.shape[1:]))
+    return Contract.of(p, table, kit.server, list(fed.rows.x.shape[1:]), kit.above)
 
 
 def layout_of(layout: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
