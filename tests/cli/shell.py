@@ -5,7 +5,6 @@ or a start counts.
 from __future__ import annotations
 
 import json
-import socket
 import sys
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from tacit import cli
 from tests import warm
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.toml"))
@@ -62,12 +62,6 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert "Traceback" not in err
     assert {file: file.is_file() and file.read_bytes() for file in Path.cwd().rglob("*")} == before
     return err
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def provision(*clients: str) -> None:

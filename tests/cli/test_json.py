@@ -15,8 +15,9 @@ import pytest
 import tacit
 from tacit import cli
 from tests import warm
+from tests.ports import free_port
 
-from .shell import SMALL, TACIT, free_port, run
+from .shell import SMALL, TACIT, run
 
 ABOUT = """
 [parties.a]

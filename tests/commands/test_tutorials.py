@@ -11,8 +11,9 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from tacit import cli
-from tests.cli.shell import Role, answer, free_port, said
+from tests.cli.shell import Role, answer, said
 from tests.docs.pages import ROOT, Block, alike, blocks
+from tests.ports import free_port
 
 PAGE = ROOT / "docs" / "tutorial-hospitals.md"
 BANKS = ROOT / "docs" / "tutorial-aml.md"

@@ -20,7 +20,8 @@ from PIL import Image
 import tacit
 from tacit import algorithms, cli, data, guard
 from tests.browsing import BROWSERS, QUIET
-from tests.cli.shell import Role, free_port
+from tests.cli.shell import Role
+from tests.ports import free_port
 from tests.ui.conftest import served
 
 from .pages import ROOT

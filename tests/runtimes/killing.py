@@ -13,7 +13,6 @@ import logging
 import os
 import random
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -40,6 +39,7 @@ from tacit.runtimes import kits
 from tacit.runtimes.link import Link
 from tests.clocks import ClockOfTheKilled
 from tests.guard.doomed import Deadly, Marks
+from tests.ports import free_port
 
 CLIENTS = 3
 ROUNDS = 25
@@ -77,9 +77,7 @@ class Cast:
     ):
         self.folder, self.job, self.deadline, self.at_least = folder, job(kind), deadline, at_least
         self.out = folder / "run"
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
+        port = free_port()
         self.fed = self.job.pop("fed")
         hub, parties = kits.temporary("killing", ("server", *self.fed.parties))
         self.kits = {name: kit.at(f"127.0.0.1:{port}") for name, kit in parties.items()} | {
