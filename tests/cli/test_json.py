@@ -203,7 +203,7 @@ def test_a_server_prints_one_document_until_it_is_stopped(place: Path, verb: str
         if ready in line:
             break
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=300)
     value = document(verb, out)
     if verb == "ui":
         assert value["address"].startswith("http://127.0.0.1:")
