@@ -106,7 +106,7 @@ class Run:
             )
             torch.save(result.model.state_dict(), self.folder / "model.pt")
 
-    def wait(self, role: str, seconds: float = 60.0) -> int:
+    def wait(self, role: str, seconds: float = 240.0) -> int:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             pid, status = os.waitpid(self.pids[role], os.WNOHANG)
@@ -150,7 +150,7 @@ def play(folder: Path, job: str, killed: bool) -> dict[str, Any]:
         if killed:
             run.start("server")
             codes.append(run.wait("server"))
-        clients = [run.wait(name, 30) for name in SIZES]
+        clients = [run.wait(name) for name in SIZES]
         if codes[-1]:
             raise RuntimeError((folder / "server.log").read_text()[-3000:])
         events = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]

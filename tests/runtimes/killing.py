@@ -186,7 +186,7 @@ def kill_at_random(base: Path, kills: int, seed: int, kind: str) -> dict[str, An
                 cast.kill(role)
                 struck.append(role)
             cast.start(role)
-        wait_until(cast, partial(cast.ended, "server"), 120)
+        wait_until(cast, partial(cast.ended, "server"), 240)
         cast.close()
         if not (folder / "model.pt").exists():
             raise RuntimeError(
@@ -218,10 +218,10 @@ def leave_and_return(base: Path) -> dict[str, Any]:
     cast.doomed = {gone: 3}
     for role in cast.roles:
         cast.start(role)
-    wait_until(cast, lambda: cast.ended(gone) and not (base / gone).exists(), 90)  # the deadline has passed
+    wait_until(cast, lambda: cast.ended(gone) and not (base / gone).exists(), 240)  # the deadline has passed
     cast.doomed = {}
     cast.start(gone)
-    wait_until(cast, partial(cast.ended, "server"), 120)
+    wait_until(cast, partial(cast.ended, "server"), 240)
     cast.close()
     events = base / "run" / "events.jsonl"
     found = [json.loads(line) for line in events.read_text().splitlines()]
