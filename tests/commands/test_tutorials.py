@@ -78,7 +78,7 @@ def test_the_banks_of_the_tutorial_compute_with_kits_what_the_page_shows(
     try:
         for words in shell[1:]:
             roles = [Role(tmp_path, f"{bank}-{words[0]}", *at(bank, words)) for bank in ALL]
-            assert [role.wait(120) for role in roles] == [0] * 4, [r.log.read_text()[-2000:] for r in roles]
+            assert [role.wait() for role in roles] == [0] * 4, [r.log.read_text()[-2000:] for r in roles]
     finally:
         hub.process.terminate()
         hub.wait()
