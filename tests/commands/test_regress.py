@@ -195,10 +195,10 @@ def test_each_with_its_kit_over_a_hub_then_new_people(
             start("regress", "job.toml", "--kit", "kits/lab", "--file", "less.csv", "--out", "second-lab"),
             start("regress", "job.toml", "--kit", "kits/notary", "--out", "second-notary"),
         ]
-        texts = [process.communicate(timeout=120)[1] for process in again]
+        texts = [process.communicate(timeout=300)[1] for process in again]
     finally:
         hub.send_signal(signal.SIGINT)
-        hub.communicate(timeout=30)
+        hub.communicate(timeout=300)
     check_table(clinic["table"])
     assert [(r["party"], r["term"]) for r in lab["table"]] == [
         (r["party"], r["term"]) for r in clinic["table"]
@@ -228,11 +228,9 @@ def test_a_killed_party_stops_the_others_and_all_can_start_again(place: Path) ->
         hub.wait_for("listens on")  # the parties' patience of 3 s is not for its start
         waiting = start("regress", "job.toml", "--kit", "kits/clinic", "--patience", "3")
         helper = start("regress", "job.toml", "--kit", "kits/notary", "--patience", "3")
-        lab = Role(place, "lab", "regress", "job.toml", "--kit", "kits/lab")
-        lab.wait_for("channel with 'notary' is open")
-        lab.process.kill()
-        lab.wait()
-        texts = [process.communicate(timeout=120)[1] for process in (waiting, helper)]
+        death = "channel with 'notary' is open"
+        Role(place, "lab", "regress", "job.toml", "--kit", "kits/lab", dies_at=death).wait_for_death()
+        texts = [process.communicate(timeout=300)[1] for process in (waiting, helper)]
         for process, text, other in zip((waiting, helper), texts, ("notary", "clinic"), strict=True):
             assert process.returncode != 0
             # Each names the party that it heard of first: the killed one, or the other that had ended for it.

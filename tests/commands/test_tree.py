@@ -22,7 +22,8 @@ from tacit.jobs.train.deployed import agreement
 from tacit.jobs.train.party_rows import read_party_table
 from tacit.runtimes import kits
 from tests import clinics
-from tests.cli.shell import Role, free_port, refused, said
+from tests.cli.shell import Role, refused, said
+from tests.ports import free_port
 
 SIZES = {"a": 90, "b": 60, "c": 120, "d": 80}
 EDGES = {"north": ("a", "b"), "south": ("c", "d")}

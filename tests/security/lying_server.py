@@ -145,7 +145,7 @@ def play(
     (folder / "agreed.toml").write_text(job if agreed in ("same", None) else agreed)
 
     async def run() -> tuple[Any, dict[str, Any]]:
-        async with Net.of("server", *CLIENTS) as net, asyncio.timeout(120):
+        async with Net.of("server", *CLIENTS) as net, asyncio.timeout(300):
 
             def client(name: str) -> Any:
                 ours = deployed.agreement(net.kits[name], None if agreed is None else folder / "agreed.toml")
@@ -172,7 +172,7 @@ def play(
                     break
             gained = attacking.result() if attacking.done() else None
             if through:  # whoever was told no has ended, or is about to
-                await asyncio.wait(clients.values(), return_when=asyncio.FIRST_EXCEPTION, timeout=30)
+                await asyncio.wait(clients.values(), return_when=asyncio.FIRST_EXCEPTION, timeout=120)
             for task in (attacking, *clients.values()):
                 task.cancel()
             ended = await asyncio.gather(*clients.values(), return_exceptions=True)
