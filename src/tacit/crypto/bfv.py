@@ -103,7 +103,7 @@ class KeyHolder(_Seal):
         """The first words of a sum that `SumMaker.close` returned."""
         plain = self.seal.Plaintext()
         self._decryptor.decrypt(self.read(data, what, is_switched=True), plain)
-        return self.coefficients(plain, count).view(np.int64)
+        return self.coefficients(plain, range(count)).view(np.int64)
 
     def noise_budget(self, data: bytes) -> int:
         """The bits of noise that a sum could still take."""
@@ -150,7 +150,9 @@ class SumMaker(_Seal):
         limits = np.tile(moduli(), PARTS)[:, None]
         hidden = (total + self.residues(cipher, LEVELS)) % limits
         primes = sealapi.find_primes(OPTION, PRIMES)[:LEVELS]
-        hidden[:LEVELS] = (hidden[:LEVELS] + sealapi.draw_noise(draw, DEGREE, FLOOD, primes)) % limits[:LEVELS]
+        hidden[:LEVELS] = (hidden[:LEVELS] + sealapi.draw_noise(draw, DEGREE, FLOOD, primes)) % limits[
+            :LEVELS
+        ]
         return self.load(cipher, cipher.parms_id(), hidden.reshape(PARTS, LEVELS, DEGREE))
 
 

@@ -6,11 +6,12 @@ Microsoft SEAL (BFV: Fan, Vercauteren: Somewhat Practical Fully Homomorphic Encr
     close       + an encryption of the mask r under the public key + flood, and two primes of q dropped: q'
     decrypt     m = 32·d(c) mod 2^64 up to 16, and d(32·c) mod 2^59 exactly, for SEAL's decryption d
 
-so that a ciphertext is q·m / 2^64 plus an error. SEAL's plaintext moduli end at 60 bits, hence 59 and 32. Keys,
-randomness, polynomial arithmetic, rounding and decryption are SEAL's; the flood, the table of 32 constants
-and the composition of the two decryptions are here. Ring dimension 8192, q a product of primes of 40, 40, 60
-and 60 bits, with 17 more for keys: the HomomorphicEncryption.org standard (2018, Table 1) allows 218 bits at
-128-bit security, for ternary keys and errors of standard deviation 3.2 (SEAL: centered binomial, at most 21).
+so that a ciphertext is q·m / 2^64 plus an error. SEAL's plaintext moduli end at 60 bits, hence 59 and 32.
+Keys, randomness, polynomial arithmetic, rounding and decryption are SEAL's; the flood, the table of 32
+constants and the composition of the two decryptions are here. Ring dimension 8192, q a product of primes of
+40, 40, 60 and 60 bits, with 17 more for keys: the HomomorphicEncryption.org standard (2018, Table 1) allows
+218 bits at 128-bit security, for ternary keys and errors of standard deviation 3.2 (SEAL: centered binomial,
+at most 21).
 
 Exactness, in the worst case: an encryption errs by at most 23, so a sum of T products with words of at most
 2^63 errs by 2^(67.6)·T < 2^84 for T ≤ 2^16; flood has at most 2^134, and dropping q / q' > 2^119.9 leaves
@@ -47,7 +48,7 @@ INPUT_BYTES = sum(WIDTHS[:LEVELS]) * DEGREE  # of a ciphertext, whose second par
 PLACE_BYTES = sum(WIDTHS[:KEPT])  # of one coefficient of a closed sum
 SUM_BYTES = PLACE_BYTES * DEGREE  # of its second part
 PUBLIC_BYTES = PARTS * sum(WIDTHS) * DEGREE
-OPTION = "products='he'"
+OPTION = "products='he' (both parties may give products='ot', which sends more)"
 
 
 @cache
@@ -125,18 +126,18 @@ class KeyHolder(sealapi.Objects):
         for row, sent in zip(out, _unpack(values, count, KEPT, DEGREE + len(places))):
             both = np.zeros((PARTS, KEPT, DEGREE), np.uint64)
             both[0][:, places], both[1] = sent[:, DEGREE:], sent[:, :DEGREE]
-            above = self._decrypt(both)[places] << np.uint64(REST)
-            below = self._decrypt((both << np.uint64(REST)) % _moduli()[:KEPT])[places]
+            above = self._decrypt(both, places) << np.uint64(REST)
+            below = self._decrypt((both << np.uint64(REST)) % _moduli()[:KEPT], places)
             # both are the word: `above` up to 2^4, `below` up to a multiple of 2^59
             off = above - below + np.uint64(1 << WORD - 1)
             row[:] = below + (off >> np.uint64(WORD) << np.uint64(WORD))
         return out
 
-    def _decrypt(self, residues: np.ndarray) -> np.ndarray:
+    def _decrypt(self, residues: np.ndarray, places: np.ndarray) -> np.ndarray:
         plain = self.seal.Plaintext()
         cipher = self.load(self.seal.Ciphertext(), self.context.last_parms_id(), residues)
         self._decryptor.decrypt(cipher, plain)
-        return self.coefficients(plain, DEGREE)
+        return self.coefficients(plain, places.tolist())
 
 
 class Evaluator(sealapi.Objects):

@@ -10,7 +10,7 @@ import importlib.util
 import os
 import struct
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -131,11 +131,10 @@ class Objects:
         plain.load(self.context, self.file.write(wrap(head + inner)))
         return plain
 
-    def coefficients(self, plain: Any, count: int) -> np.ndarray:
-        """The first coefficients of a polynomial."""
-        out, known = np.zeros(count, np.uint64), min(count, plain.coeff_count())
-        out[:known] = [plain[k] for k in range(known)]
-        return out
+    def coefficients(self, plain: Any, places: Iterable[int]) -> np.ndarray:
+        """The coefficients of a polynomial at these places."""
+        known = plain.coeff_count()
+        return np.array([plain[k] if k < known else 0 for k in places], np.uint64)
 
     def residues(self, thing: Any, levels: int) -> np.ndarray:
         """The residues of a ciphertext or of a public key: parts · levels × degree."""
@@ -155,9 +154,14 @@ class Objects:
         return first, body[-SEED:]
 
     def load(
-        self, thing: Any, parms_id: Sequence[int], residues: np.ndarray, is_ntt: bool = False, seed: bytes = b""
+        self,
+        thing: Any,
+        parms_id: Sequence[int],
+        residues: np.ndarray,
+        is_ntt: bool = False,
+        seed: bytes = b"",
     ) -> Any:
-        """Fill a ciphertext or a public key with residues: parts × levels × degree, or one part and a seed."""
+        """Fill a ciphertext or a public key with residues (parts × levels × degree); one part, and a seed."""
         parts, levels, degree = residues.shape
         head = struct.pack("<4Q?QQQdQ", *parms_id, is_ntt, PARTS, degree, levels, 1.0, 1)
         data = wrap(struct.pack("<Q", parts * levels * degree) + residues.tobytes())
