@@ -17,6 +17,7 @@ from ..parameters import bad, choice, component, refuse, whole
 from .vertical import _take
 
 REVEALS, RECEIVERS, ADVERSARIES = ("logits", "argmax"), ("rows", "model"), ("semi-honest", "active")
+PRODUCTS = ("he", "ot")
 HOLDS = ("", "model", "rows")
 
 
@@ -36,6 +37,12 @@ class InferSettings:
         ADVERSARIES,
         doc="'semi-honest' parties follow their programs; 'active' ones may deviate, and are caught (needs a "
         "helper)",
+    )
+    products: str = choice(
+        "he",
+        PRODUCTS,
+        doc="matrix products without a helper: by homomorphic encryption ('he', extra he), or by oblivious "
+        "transfer only ('ot'), which sends more",
     )
     batch: int = whole(64, least=1, most=1 << 16, doc="rows that are evaluated at once")
     fraction: int = whole(16, least=4, most=24, doc="fractional bits of numbers on shares")

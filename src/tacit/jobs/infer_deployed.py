@@ -85,6 +85,8 @@ def read(path: str | Path) -> dict[str, Any]:
         )
     if settings["adversary"] == "active" and not helpers:
         raise BadJob(f"{path}: adversary = 'active' needs a party with helper = true.")
+    if settings["products"] != "he" and helpers:
+        raise BadJob(f"{path}: products is for jobs without a helper, who deals all products. Leave it out.")
     return {VERB: settings, "parties": parties}
 
 
@@ -185,6 +187,8 @@ async def run_party(
         await protocol.helper(me, owner=owner, client=client, check=check, admit=sane, **common)
         await me.gather([owner, client], InferenceDone)
         return {"rows": None, "notes": []}
+    if helper is None:
+        common["products"] = settings["products"]
     common |= {"helper": helper, "report": lambda k, n: log.info("batch %d of %d", k, n)}
     notes: list[str] = []
     if saved is not None:
@@ -287,7 +291,7 @@ def run_here(
     """Run all parties of a job on this machine, each with its file in the job: for a test."""
     job = read(path)
     target = check_output(out, force)
-    check_extra(roles(job["parties"])[2])
+    check_extra(roles(job["parties"])[2], job[VERB]["products"])
     programs = {}
     for name, entry in job["parties"].items():
         if not entry.get("helper") and not entry.get("file"):
@@ -322,7 +326,7 @@ def take_part(
         if not entry.get("helper") and not where:
             raise BadJob(f"{path}, parties.{kit.name}: file is missing; give it with --file.")
         target = check_output(out, force) if kit.name == receiver_of(job) else ""
-        check_extra(roles(job["parties"])[2])
+        check_extra(roles(job["parties"])[2], job[VERB]["products"])
     program = functools.partial(
         run_party, job=job, file=str(where), out=target, kit=str(kit.directory or ""), wait=wait
     )
