@@ -35,7 +35,7 @@ def test_it_opens_without_a_word_and_leads_from_the_score_to_the_plot(
     browser: Any,
     tmp_path: Path,
     width: int,
-    scheme: str,  # noqa: F811
+    scheme: str,
 ) -> None:
     path = seen.report(tmp_path / "new" / "synth.html")
     said: list[str] = []
