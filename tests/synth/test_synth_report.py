@@ -32,7 +32,7 @@ def seen() -> Evaluation:
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (375, "dark")])
 def test_it_opens_without_a_word_and_leads_from_the_score_to_the_plot(
     seen: Evaluation,
-    browser: Any,
+    browser: Any,  # noqa: F811
     tmp_path: Path,
     width: int,
     scheme: str,
