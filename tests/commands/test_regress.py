@@ -226,17 +226,23 @@ def test_a_killed_party_stops_the_others_and_all_can_start_again(place: Path) ->
     hub = Role(place, "hub", "hub", "--kit", "kits/hub")
     try:
         hub.wait_for("listens on")  # the parties' patience of 3 s is not for its start
-        waiting = start("regress", "job.toml", "--kit", "kits/clinic", "--patience", "3")
-        helper = start("regress", "job.toml", "--kit", "kits/notary", "--patience", "3")
-        death = "channel with 'notary' is open"
-        Role(place, "lab", "regress", "job.toml", "--kit", "kits/lab", dies_at=death).wait_for_death()
-        texts = [process.communicate(timeout=300)[1] for process in (waiting, helper)]
-        for process, text, other in zip((waiting, helper), texts, ("notary", "clinic"), strict=True):
-            assert process.returncode != 0
+        both = {
+            name: Role(place, name, "regress", "job.toml", "--kit", f"kits/{name}", "--patience", "3")
+            for name in ("clinic", "notary")
+        }
+        lab = Role(place, "lab", "regress", "job.toml", "--kit", "kits/lab")
+        for role in both.values():  # one that has not heard of it yet would wait for its start
+            role.wait_for("the encrypted channel with 'lab' is open")
+        lab.process.kill()
+        assert lab.wait() == -signal.SIGKILL
+        codes = [role.wait() for role in both.values()]
+        texts = [role.log.read_text() for role in both.values()]
+        assert 0 not in codes, texts
+        for text, other in zip(texts, ("notary", "clinic"), strict=True):
             # Each names the party that it heard of first: the killed one, or the other that had ended for it.
-            assert "party 'lab'" in text or f"party '{other}' stopped" in text, text
+            assert "party 'lab' has been" in text or f"party '{other}' stopped" in text, text
             assert "Traceback" not in text
-        assert any("party 'lab'" in text for text in texts), texts
+        assert any("party 'lab' has been disconnected" in text for text in texts), texts
         assert not Path("kits/clinic/part").exists()
         Path("job.toml").write_text(JOB)
         values = [

@@ -32,10 +32,10 @@ def seen() -> Evaluation:
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (375, "dark")])
 def test_it_opens_without_a_word_and_leads_from_the_score_to_the_plot(
     seen: Evaluation,
-    browser: Any,
+    browser: Any,  # noqa: F811
     tmp_path: Path,
     width: int,
-    scheme: str,  # noqa: F811
+    scheme: str,
 ) -> None:
     path = seen.report(tmp_path / "new" / "synth.html")
     said: list[str] = []
