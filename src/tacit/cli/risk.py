@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..progress import Progress
 from .anonymize_files import find_hierarchies, report_file
-from .verbs import Answer, parse_columns, reading_of
+from .verbs import Answer, parse_columns, reading_of, reading_of_published
 
 if TYPE_CHECKING:
     from ..anonymity.assessment import Risk
@@ -23,7 +23,8 @@ def measure_risk(args: argparse.Namespace) -> Answer:
         for path in (args.before, args.after, args.population):
             if path is not None:
                 progress.step(f"reading {path}")
-            frames.append(None if path is None else read_table(path, text=True, **reading_of(args)))
+            reading = reading_of(args) if path == args.before else reading_of_published(args)
+            frames.append(None if path is None else read_table(path, text=True, **reading))
         before, after, population = frames
         import tacit
 
