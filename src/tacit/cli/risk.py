@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 from ..progress import Progress
 from .anonymize_files import find_hierarchies, report_file
-from .verbs import Answer, parse_columns, reading_of, reading_of_published
+from .verbs import Answer, parse_columns, reading_of
 
 if TYPE_CHECKING:
     from ..anonymity.assessment import Risk
 
 
 def measure_risk(args: argparse.Namespace) -> Answer:
-    from ..data.table_files import read_table
+    from ..data.table_files import read_table, reading_of_published
 
     quasi, sensitive = parse_columns(args.quasi, "--quasi"), parse_columns(args.sensitive, "--sensitive")
-    page = report_file(args, [args.before, args.after])
+    page, given = report_file(args, [args.before, args.after]), reading_of(args)
     with Progress(args.quiet) as progress:
         frames = []
         for path in (args.before, args.after, args.population):
             if path is not None:
                 progress.step(f"reading {path}")
-            reading = reading_of(args) if path == args.before else reading_of_published(args)
+            reading = given if path in (None, args.before) else reading_of_published(path, given)
             frames.append(None if path is None else read_table(path, text=True, **reading))
         before, after, population = frames
         import tacit

@@ -148,15 +148,6 @@ def reading_of(args: argparse.Namespace) -> dict[str, Any]:
     return reading
 
 
-def reading_of_published(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options for a table that may be what tacit wrote, which is UTF-8 whatever it was made from.
-
-    Text in another encoding is not UTF-8 by chance once it has an umlaut.
-    """
-    reading = reading_of(args)
-    return reading | ({"encoding": f"utf-8, {args.encoding}"} if args.encoding else {})
-
-
 DATA = arg("--data", metavar="FILE", help="client: your own .csv or .parquet file; it stays here")
 STATE = arg(
     "--state",

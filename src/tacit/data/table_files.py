@@ -415,6 +415,23 @@ def reading_in(table: Mapping[str, Any]) -> dict[str, Any]:
     return {key: str(table[key]) for key in READING if table.get(key)}
 
 
+def reading_of_published(path: str | os.PathLike[str], reading: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a published table is read: as tacit wrote it, if it can be that, or as the original.
+
+    tacit writes UTF-8, decimal points, and commas between the cells of a table that was sampled. Text in
+    another encoding that has an umlaut is not UTF-8 by chance.
+    """
+    how = dict(reading)
+    if "encoding" in how:
+        how["encoding"] = f"utf-8, {how['encoding']}"
+    header = read_header(path, encoding=how.get("encoding"))
+    if header.separator == "," and len(header.names) > 1:
+        how.pop("separator", None)
+    if header.separator == how.get("decimal"):
+        del how["decimal"]
+    return how
+
+
 def check_encoding(owner: str, encoding: str | None) -> None:
     """Raise BadParameter unless Python knows this encoding of text, or each of several."""
     try:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...anonymity.result import AnonymizationResult
 from ...config.audit import AuditLimits
+from ...data.table_files import read_table, reading_of_published
 from ...errors import BadParameter, BadRun
 from ...parameters import nearest
 from .findings import ReleaseAudit
@@ -111,7 +112,7 @@ def _open(
         raise BadRun(f"audit: there is no file {file}. Check the path.")
     if file.is_file() and file.name.endswith(TABLES):
         kind = _kind_of_table(given, holdout)
-        return _read(file, kind, _as_published(file, reading)), kind
+        return _read(file, kind, reading_of_published(file, reading)), kind
     if file.is_file() and file.suffix == ".json":
         from ...boost.xgboost_json import load as load_trees
 
@@ -147,24 +148,6 @@ def _kind_of_table(given: Mapping[str, Any], holdout: Any) -> str:
     )
 
 
-def _as_published(file: Path, reading: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how a published table is read: as tacit writes it, if it can be that, or as the others.
-
-    tacit writes UTF-8, decimal points, and commas between the cells of a table that was sampled.
-    """
-    from ...data.table_files import read_header
-
-    how = {k: v for k, v in reading.items() if k != "separator"}
-    if "encoding" in how:
-        how["encoding"] = f"utf-8, {how['encoding']}"
-    header = read_header(file, encoding=how.get("encoding"))
-    if header.separator == how.get("decimal"):
-        del how["decimal"]
-    elif header.separator != "," and "separator" in reading:
-        how["separator"] = reading["separator"]
-    return how
-
-
 def _read(table: Any, kind: str, reading: Mapping[str, Any]) -> Any:
     """A table, or one for each party, read from its file if it is one: of an anonymized table every cell as
     text, as published.
@@ -173,6 +156,4 @@ def _read(table: Any, kind: str, reading: Mapping[str, Any]) -> Any:
         return {name: _read(value, kind, reading) for name, value in table.items()}
     if not isinstance(table, str | Path):
         return table
-    from ...data.table_files import read_table
-
     return read_table(table, text=kind == "anonymized table", **reading)
