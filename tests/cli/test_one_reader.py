@@ -21,7 +21,7 @@ from tacit import cli
 from tacit.cli.verbs import READING
 from tacit.data.table_files import read_table
 
-from .shell import refused, run
+from .shell import Role, provision, refused, run
 from .test_json import verbs
 
 GERMAN = ("--separator", ";", "--decimal", ",", "--encoding", "cp1252")
@@ -121,7 +121,7 @@ READ: dict[str, tuple[str, ...]] = {
     "link": ("{job}link.toml", "--out", "parts-link"),
     "boost": ("{job}boost.toml", "--out", "parts-boost"),
     "boost rows": ("{job}boost-rows.toml", "--out", "trees.json"),
-    "stats": ("describe", "{job}stats.toml"),
+    "stats": ("describe", "{job}stats.toml", "--out", "plain.csv"),
     "stats woe": ("woe", "{job}woe.toml", "--out", "parts-woe"),
     "infer": ("{job}infer.toml", "--out", "scores.csv"),
     "predict": ("trees.json", "neu.csv", "--keep", "nummer,plz", "--out", "predicted.csv"),
@@ -357,7 +357,10 @@ IN_A_JOB = [case for case, words in READ.items() if any("{job}" in w for w in wo
 
 @pytest.mark.parametrize(
     ("case", "how"),
-    [*((case, how) for how in ("options", "parquet") for case in READ), *((case, "job") for case in (*IN_A_JOB, *SAY_IN_JOB))],
+    [
+        *((case, how) for how in ("options", "parquet") for case in READ),
+        *((case, "job") for case in (*IN_A_JOB, *SAY_IN_JOB)),
+    ],
 )
 def test_a_german_file_is_the_same_table_to_every_verb(
     case: str, how: str, places: dict[str, Place], capsys: Any, monkeypatch: pytest.MonkeyPatch
@@ -440,3 +443,49 @@ def test_numbers_with_a_comma_are_never_read_as_text(
     message = refused(capsys, *words_of(case), "--encoding", "cp1252")
     assert "the numbers have a decimal comma, like '" in message
     assert "on the command line --decimal ," in message
+
+
+LAYOUT = """
+[data]
+label = "fällig"
+labels = ["nö", "ja"]
+numbers = ["größe", "gewicht"]
+[model]
+name = "logistic"
+"""
+
+
+def test_one_party_of_several_reads_its_own_file_by_its_own_options(
+    tmp_path: Path, places: dict[str, Place], capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job of all says nothing about files; `tacit stats` and `tacit party` take the options beside --data."""
+    _, written = places["plain"].run("stats", capsys, monkeypatch)
+    place = Place(tmp_path / "parties", write_plain, (), in_job=False)
+    monkeypatch.chdir(place.folder)
+    (place.folder / "party.toml").write_text(LAYOUT, encoding="utf-8")
+    german = str(places["bare"].folder / "nord.csv")
+    provision("nord", "sued")
+    for name in ("nord", "sued"):
+        (place.folder / "kits" / name / "policy.toml").write_text("[stats]\nmin_parties = 2\n")
+    hub = Role(place.folder, "hub", "hub", "--kit", "kits/hub")
+    try:
+        common = ("stats", "describe", "stats.toml", "--kit")
+        asked = Role(place.folder, "server", *common, "kits/server", "--out", "found.csv")
+        clients = [
+            Role(place.folder, "nord", *common, "kits/nord", "--data", german, *GERMAN),
+            Role(place.folder, "sued", *common, "kits/sued", "--data", "süd.csv"),
+        ]
+        for role in (*clients, asked):
+            assert role.wait() == 0, role.log.read_text()
+        check_same("the table", written["plain.csv"], read_table("found.csv", text=True).astype(object))
+        check = ("party", "--kit", "kits/nord", "--data", german, "--check", "party.toml")
+        for options, code, message in (
+            (GERMAN, 0, f"job party.toml with {german}"),
+            ((), 2, "is not UTF-8 text"),
+            (GERMAN[:2] + GERMAN[4:], 2, "the numbers have a decimal comma"),
+        ):
+            got, out, err = run(capsys, *check, *options)
+            assert (got, message in out) == (code, True), out + err
+    finally:
+        hub.process.terminate()
+        hub.wait()
