@@ -192,8 +192,11 @@ def _psi_prepared(args: Any) -> Answer:
         )
     if args.kit is None or len(args.others) != 1:
         raise BadParameter(f"psi: --{chosen[0]} needs --kit and --with, the one other party.")
-    if args.prepared is not None and (args.file or args.id or args.out):
-        raise BadParameter("psi: --prepared needs no --file, --id or --out: the set is in its folder.")
+    if args.prepared is not None and (args.file or args.id or args.out or reading_of(args)):
+        raise BadParameter(
+            "psi: --prepared needs no --file, --id or --out, and no option of a CSV file: the set is in its "
+            "folder."
+        )
     from .split import kit_of
 
     value = psi_prepared.match_prepared(
