@@ -10,6 +10,7 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import pytest
 from tacit import cli
 from tacit.cli.verbs import READING
 from tacit.data.table_files import read_table
+from tacit.jobs import infer_deployed
+from tacit.jobs.vertical import split_deployed
 
 from .shell import Role, provision, refused, run
 from .test_json import verbs
@@ -426,6 +429,29 @@ def test_every_verb_refuses_what_is_no_table_with_the_same_words(
         for file in place.folder.glob("*.csv"):
             file.write_bytes(content)
         assert message in refused(capsys, *words_of(case)), name
+
+
+DEPLOYED = {"ftl": "transfer", "infer": ""}
+
+
+@pytest.mark.parametrize("name", PARTIES)
+def test_parties_need_not_agree_on_how_each_reads_its_own_file(name: str, places: dict[str, Place]) -> None:
+    """Their job files have one digest; with another party they have another."""
+    module: Any = (
+        infer_deployed
+        if name == "infer"
+        else import_module(f"tacit.jobs.vertical.{DEPLOYED.get(name, name)}_deployed")
+    )
+    digest = infer_deployed.digest_job if name == "infer" else split_deployed.job_digest
+    job = places["job"].folder
+    (job / "other.toml").write_text(
+        (job / f"{name}.toml").read_text(encoding="utf-8").replace("laden", "markt"), encoding="utf-8"
+    )
+    plain, own, other = (
+        digest(module.read(job / f)) for f in (f"{name}.toml", f"own-{name}.toml", "other.toml")
+    )
+    assert own == plain
+    assert other != plain
 
 
 # the others compare cells as text, or find the decimal sign
