@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -135,9 +135,10 @@ def play(
     agreed: str | None = "same",
     state: Path | None = None,
     through: bool = False,
+    reading: Mapping[str, str] | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """(what the attack gained or None, {client: how it ended}). `agreed`: the job file of the clients, or None. `through`:
-    the attack runs to its end even if clients refuse.
+    the attack runs to its end even if clients refuse. `reading`: how the clients read their files.
     """
     folder.mkdir(exist_ok=True)
     write_files(folder, SIZES)
@@ -153,7 +154,7 @@ def play(
                     name,
                     lambda me: member(
                         me,
-                        {"table": str(folder / f"{name}.csv")},
+                        {"table": str(folder / f"{name}.csv"), **(reading or {})},
                         str((state or folder) / f"state-{name}"),
                         agreement=ours,
                     ),

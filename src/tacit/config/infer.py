@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from ..parameters import bad, choice, component, refuse, whole
-from .vertical import _take
+from .vertical import FileParty, _take
 
 REVEALS, RECEIVERS, ADVERSARIES = ("logits", "argmax"), ("rows", "model"), ("semi-honest", "active")
 PRODUCTS = ("he", "ot")
@@ -57,7 +57,7 @@ class InferSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class InferParty:
+class InferParty(FileParty):
     """A party of an inference on shares."""
 
     holds: str = choice("", HOLDS, doc="'model' or 'rows'")
