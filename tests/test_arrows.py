@@ -43,6 +43,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         NUMERIC,
     ),  # preparation is a program of exact sums, or of one sum with noise
+    "tacit.data.notebook": (("tacit.stats.disclosure",), ("numpy",)),  # the rule of small counts
     "tacit.models": (("tacit.engine.layers",), NUMERIC),
     "tacit.engine": (("tacit.algorithms", "tacit.data", "tacit.numbers"), NUMERIC),
     "tacit.parties": (("tacit.numbers",), NUMERIC),

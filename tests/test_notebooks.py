@@ -49,6 +49,32 @@ def test_a_federation_shows_sizes_and_escapes_names() -> None:
     assert shown.count("<tr>") == 3
 
 
+def test_a_data_set_shows_classes_and_columns_and_no_small_count() -> None:
+    import pandas as pd
+
+    kinds = ["often"] * 40 + ["seldom"] * 9 + ["miller"]
+    rows = pd.DataFrame({"a": range(50), EVIL: kinds, "y": ["no"] * 30 + ["yes"] * 17 + ["smith"] * 3})
+    shown = data.from_frame(rows, label="y", groups=["a"], name="b", test_fraction=0)._repr_html_()
+    assert "<img" not in shown
+    assert "&lt;img" in shown
+    assert "miller" not in shown  # a category of one row, as "…=miller" a feature
+    assert "smith" not in shown
+    assert "<td>no</td><td>30</td>" in shown
+    assert "<td>yes</td><td>not shown</td>" in shown  # 50 − 30 − 17 would be the three others
+    assert "<td>1 other class</td><td>not shown</td>" in shown
+    assert "1 column: " in shown
+    assert "parties can be made by &#x27;a&#x27;" in shown
+
+
+def test_a_data_set_without_classes_or_columns_shows_its_sizes() -> None:
+    import numpy as np
+
+    shown = data.from_arrays(np.zeros((40, 2)), np.arange(40) / 3, name="heights")._repr_html_()
+    assert "<td>" not in shown
+    assert "a number to predict" in shown
+    assert data.iris()._repr_html_().count("<td>") == 6
+
+
 class Display:
     """What IPython's display returns, for as much as the callback uses."""
 

@@ -8,12 +8,16 @@ the help of the command line (`describe`).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
+import json
 import math
+import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from numbers import Integral, Real
 from typing import Any, NamedTuple, TypeVar
 
@@ -286,6 +290,53 @@ def nearest(word: str, words: list[str], label: str = "Known", most: int | None 
             return f"Did you mean {w!r}?"
     more = ", …" if most is not None and len(words) > most else "."
     return f"{label}: " + ", ".join(sorted(words)[:most]) + more
+
+
+_IN_FILE: ContextVar[bool] = ContextVar("whether settings are proposed as lines of a file", default=False)
+
+
+@contextlib.contextmanager
+def propose_lines() -> Iterator[None]:
+    """Propose settings as lines of a TOML file inside this context: its reader has a job file."""
+    token = _IN_FILE.set(True)
+    try:
+        yield
+    finally:
+        _IN_FILE.reset(token)
+
+
+def proposes_lines() -> bool:
+    return _IN_FILE.get()
+
+
+def propose(key: str, value: Any, column: str | None = None) -> str:
+    """Return a setting as an error proposes it, to be pasted: an argument, or a line of a job file.
+
+    That is `dates={'a b': ['year']}`, or `dates."a b" = ["year"]`: several such lines can be in one [data].
+    """
+    if _IN_FILE.get():
+        return to_line(key, value, column)
+    return f"{key}={value!r}" if column is None else f"{key}={{{column!r}: {value!r}}}"
+
+
+def to_line(key: str, value: Any, column: str | None = None) -> str:
+    """Return a setting, or that of a column, as one line of TOML."""
+    return f"{key}{'' if column is None else '.' + to_key(column)} = {to_toml(value)}"
+
+
+def to_key(name: str) -> str:
+    """Return a name as a TOML key, in quotes where it needs them."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else to_toml(name)
+
+
+def to_toml(value: Any) -> str:
+    """Return text, a number, a truth value, or a list or table of them, as TOML on one line."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{to_key(str(k))} = {to_toml(v)}' for k, v in value.items())} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(to_toml, value))}]"
+    # a JSON text is a TOML text, but for DEL, which TOML wants escaped
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007f")
 
 
 def from_table(table: Any, members: Mapping[str, type], where: str) -> Any:

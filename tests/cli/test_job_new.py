@@ -321,7 +321,9 @@ def test_a_code_that_may_be_a_limit_is_proposed_and_not_applied():
     frame.loc[:6, "capital-gain"], frame.loc[:3, "age"] = 99999, 999
     texts, settings = findings(frame, "y")
     assert settings["missing_codes"] == {"age": [999]}
-    assert "missing_codes = { capital-gain = [99999] }" in texts["doubtful sentinel", "capital-gain"]
+    proposals = {f.column: f.proposal for f in inspect_table(frame, "y").findings}
+    assert "'capital-gain' has 99999 in 7 rows" in texts["doubtful sentinel", "capital-gain"]
+    assert proposals["capital-gain"] == "missing_codes.capital-gain = [99999]"
 
 
 def test_categories_with_many_values_are_pointed_out():
@@ -419,7 +421,7 @@ def test_dates_in_several_forms_are_read_and_named():
     unclear = pd.Series(["03/04/2020", "2020-03-01"] * 30)
     frame = pd.DataFrame({"a": iso, "b": slashed, "c": unclear, "y": ["no", "yes"] * 30})
     texts, found = findings(frame, "y")
-    assert "Some are written like 2015-03-01 and some like 1.3.2015; both are read." in texts["date", "a"]
+    assert "Some are written like YYYY-MM-DD and some like D.M.YYYY; both are read." in texts["date", "a"]
     assert found["date_formats"] == {"b": "%m/%d/%Y | %Y-%m-%d"}
     assert found["drop"] == ["c"]
 

@@ -33,6 +33,22 @@ def test_runs_are_listed_searched_tagged_and_shown(here: Path, capsys: pytest.Ca
     assert "no run 'c'" in refused(capsys, "runs", "show", "c")
 
 
+def test_a_directory_is_listed_and_words_that_match_nothing_say_where(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before, the directory was a word to search for: "no runs match"."""
+    made.run(here / "other" / "c", parties=2, rounds=3)
+    assert {r["id"] for r in answer(capsys, "runs", "list", "other")["runs"]} == {"c"}
+    assert answer(capsys, "runs", "list", "other")["directory"] == "other"
+    assert {r["id"] for r in answer(capsys, "runs", str(here / "runs"), "SCAFFOLD")["runs"]} == {"b"}
+    assert answer(capsys, "runs", "list", "other", "--in", "runs")["runs"] == []
+    code, out, _ = run(capsys, "runs", "list", "absent")
+    assert code == 0
+    assert "no runs in runs match absent. A directory of runs is given with --in DIR." in out
+    (here / "empty").mkdir()
+    assert run(capsys, "runs", "list", "empty")[1] == "no runs in empty\n"
+
+
 def test_runs_are_deleted_only_with_yes_and_all_or_none(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -223,7 +223,7 @@ def test_a_regression_keeps_its_targets(csv):
         (
             "a,b,y\n" + "".join(f"name{i},word{i},{i % 2}\n" for i in range(150)),
             {},
-            "Leave it out with drop=['a']. The same holds for 'b'.",
+            "Leave it out with drop=['a', 'b']: the same holds for 'b'.",
         ),
         (
             "a,y\n" + "".join(f"{2000 + i // 12}-{i % 12 + 1:02}-07,{i % 2}\n" for i in range(150)),

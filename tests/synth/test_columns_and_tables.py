@@ -118,7 +118,7 @@ def test_the_table_and_its_constraints_come_back_from_json():
         (pd.DataFrame({"a": range(30)}), "every column is an identifier"),
         (
             pd.DataFrame({"note": [f"the patient number {i} felt unwell today" for i in range(30)]}),
-            "'note' is free text .* Drop it with frame.drop",
+            "'note' is free text, .* Drop it with frame.drop",
         ),
         (
             pd.DataFrame({"a": [*map(float, range(60)), *(f"w{i}" for i in range(30))]}),

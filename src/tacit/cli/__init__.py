@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import BadParameter, BadRun, TacitError
+from ..parameters import propose_lines
 from ..report.markup import plain
 from . import data as datasets
 from . import job as drafting
@@ -62,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.result_lines = []  # what is printed with --quiet, too
     args.left = lambda: f" Resume with: {args.resume_with}" if args.resume_with else ""
     try:
-        with _interrupt_on_sigterm():
+        with _interrupt_on_sigterm(), propose_lines():
             _print(args, args.do(args))
         return args.code
     except TacitError as error:

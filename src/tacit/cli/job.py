@@ -59,7 +59,13 @@ def _new(args: Any) -> Answer:
         "label": draft.label,
         "columns": draft.kinds,
         "problems": [
-            {"problem": f.problem, "column": f.column, "text": f.text, "treatment": f.treatment}
+            {
+                "problem": f.problem,
+                "column": f.column,
+                "text": f.text,
+                "treatment": f.treatment,
+                "proposal": f.proposal,
+            }
             for f in draft.findings
         ],
         "remaining": remaining,
@@ -71,7 +77,9 @@ def _new(args: Any) -> Answer:
         console.print(grid(["column", "kind"], [[c, k] for c, k in draft.kinds.items()]), "")
         n = len(draft.findings)
         lines = [f"{n} {'problem' if n == 1 else 'problems'} found:" if n else "no problems found"]
-        lines += [f"{k + 1:3}. {f.text}\n     {f.treatment}" for k, f in enumerate(draft.findings)]
+        for k, f in enumerate(draft.findings):
+            lines += [f"{k + 1:3}. {f.text}", f"     {f.treatment}"]
+            lines += [f"     In [data]: {f.proposal}"] if f.proposal else []
         lines += [f"still to be settled: {remaining}"] if remaining else []
         lines += ["", f"{out} written. {_next(args, out)}"]
         console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)

@@ -13,7 +13,8 @@ from .verbs import Answer, answer, arg
 if TYPE_CHECKING:
     from ..report.catalog import Catalog, Entry
 
-IN = arg("--in", dest="root", default="runs", metavar="DIR", help="directory of runs (default: runs)")
+DEFAULT = "runs"
+IN = arg("--in", dest="root", metavar="DIR", help="directory of runs (default: runs)")
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -22,7 +23,12 @@ def add(verb: Callable[..., Any]) -> None:
             name,
             _list,
             "List the runs, comparisons and studies of a directory, the newest first.",
-            arg("words", nargs="*", help="only those that match: words, tag:NAME, state:running"),
+            arg(
+                "words",
+                nargs="*",
+                metavar="DIR or WORD",
+                help="a directory of runs; only those that match: words, tag:NAME, state:running",
+            ),
             IN,
             arg("--last", type=int, metavar="N", help="only the newest N"),
         )
@@ -53,10 +59,14 @@ def add(verb: Callable[..., Any]) -> None:
     )
 
 
+def _root(args: Any) -> Path:
+    return Path(args.root or DEFAULT)
+
+
 def _catalog(args: Any) -> Catalog:
     from ..report.catalog import Catalog
 
-    root = Path(args.root)
+    root = _root(args)
     if not root.is_dir():
         raise BadRun(f"there is no directory {root}. Give one with --in, or start a run.")
     return Catalog(root)
@@ -66,7 +76,7 @@ def _find(args: Any, name: str) -> Entry:
     """Return the entry of a name in the list, or of a directory anywhere."""
     from ..report.catalog import Catalog
 
-    root = Path(args.root)
+    root = _root(args)
     if root.is_dir():
         try:
             return Catalog(root).get(name)
@@ -79,12 +89,18 @@ def _find(args: Any, name: str) -> Entry:
 def _list(args: Any) -> Answer:
     from ..report.numbers import format_metric, metric_name, significant
 
-    found = [e for e in _catalog(args).entries() if e.matches(args.words)]
+    words = list(args.words)
+    if words and args.root is None and Path(words[0]).is_dir():
+        args.root = words.pop(0)
+    found = [e for e in _catalog(args).entries() if e.matches(words)]
     found = found if args.last is None else found[: max(0, args.last)]
 
     def show(console: Any) -> None:
         if not found:
-            console.print("no runs" + (" match" if args.words else ""))
+            where = f"in {_root(args)}"
+            if words:
+                where += f" match {' '.join(words)}. A directory of runs is given with --in DIR."
+            console.print(f"no runs {where}", highlight=False, markup=False, soft_wrap=True)
             return
         rows = [
             [
@@ -101,7 +117,7 @@ def _list(args: Any) -> Answer:
         ]
         console.print(grid(["run", "kind", "state", "done", "metric", "ε", "started (UTC)", "tags"], rows))
 
-    return {"directory": str(args.root), "runs": [e.to_dict() for e in found]}, show
+    return {"directory": str(_root(args)), "runs": [e.to_dict() for e in found]}, show
 
 
 def _show(args: Any) -> Answer:

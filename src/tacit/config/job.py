@@ -29,7 +29,7 @@ from typing import Any
 from .. import models
 from ..errors import BadData, BadJob, BadParameter, BadRun, MissingFiles
 from ..own_code import is_code
-from ..parameters import bad, from_table, nearest, to_table
+from ..parameters import bad, from_table, nearest, propose_lines, to_table
 from ..runs import is_python_job
 from . import toml
 from .audit import AuditTerms, read_terms
@@ -126,7 +126,8 @@ class Job:
     def _with_file(self, make: Callable[[], Any]) -> Any:
         """Name the file and the table when a value proves wrong with the data at hand."""
         try:
-            return make()
+            with propose_lines():
+                return make()
         except BadParameter as error:
             raise BadJob(f"{self.file}, data: {error}") from None
 

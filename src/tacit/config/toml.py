@@ -75,9 +75,13 @@ def dumps(tables: Mapping[str, Any]) -> str:
 
 
 def change(tables: dict[str, Any], change: str) -> None:
-    """Apply a change such as "train.rounds=5"; the value is TOML, or else text."""
-    path, equals, text = change.partition("=")
-    *outer, last = keys = [key.strip() for key in path.split(".")]
+    """Apply a change such as "train.rounds=5"; the value is TOML, or else text.
+
+    A name with other signs is in quotes, as in TOML: data.missing_codes."lab (mg/dl)"=[999].
+    """
+    parts = re.fullmatch(r"""((?:"(?:[^"\\]|\\.)*"|'[^']*'|[^"'=])*)(=?)(.*)""", change, re.DOTALL)
+    path, equals, text = parts.groups() if parts else change.partition("=")
+    *outer, last = keys = _split_path(path)
     if not equals or not all(keys) or (len(keys) < 2 and last not in ("model", "algorithm", "pace", "speed")):
         raise BadJob(
             f"expected TABLE.KEY=VALUE, got {change!r}. Write it like train.rounds=5 or "
@@ -100,6 +104,21 @@ def change(tables: dict[str, Any], change: str) -> None:
             f"{change!r} does not fit this job: {'.'.join(outer)} is not a table here. "
             "In a list, count from 0: algorithms.0.mu=0.1."
         ) from None
+
+
+def _split_path(path: str) -> list[str]:
+    """Return the keys of a dotted path; those in quotes are TOML."""
+    if "'" not in path and '"' not in path:
+        return [key.strip() for key in path.split(".")]
+    try:
+        here: Any = tomllib.loads(f"{path} = 0")
+    except tomllib.TOMLDecodeError:
+        return [""]
+    keys = []
+    while isinstance(here, dict):
+        key, here = next(iter(here.items()))
+        keys.append(key)
+    return keys
 
 
 def value_of(text: str) -> Any:

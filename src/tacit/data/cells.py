@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import BadData
+from ..parameters import propose
 from .table_files import CODE, DECIMAL_COMMA
 
 if TYPE_CHECKING:
@@ -125,8 +126,8 @@ def is_number(name: str, column: Series) -> bool:
         raise BadData(
             f"the column {name!r} contains numbers, but {int(wrong.sum())} of {len(known)} values are not "
             f"numeric, the first {words.iloc[0]!r} in {show_row(first)}. Correct them, or declare the texts "
-            f"as missing with missing_codes={{{name!r}: {sorted(words.unique())[:3]!r}}}, or the column as a "
-            f"category with categories=[{name!r}]."
+            f"as missing with {propose('missing_codes', sorted(words.unique())[:3], name)}, or the column as "
+            f"a category with {propose('categories', [name])}."
         )
     return not wrong.any()
 
@@ -197,7 +198,7 @@ def to_moments(name: str, column: Series, format: str | None = None) -> Series:
         example = text[text.str.fullmatch(SLASHED)].iloc[0]
         raise BadData(
             f"the column {name!r} has dates like {example!r}, which can be read in two ways. Declare their "
-            f"form: date_formats={{{name!r}: '%m/%d/%Y'}} or '%d/%m/%Y'."
+            f"form: {propose('date_formats', '%m/%d/%Y', name)} or '%d/%m/%Y'."
         )
     else:
         dotted = text.str.fullmatch(DOTTED)
@@ -208,7 +209,7 @@ def to_moments(name: str, column: Series, format: str | None = None) -> Series:
             example = text[text.str.fullmatch(NAMED)].iloc[0]
             raise BadData(
                 f"the column {name!r} has dates like {example!r}. Declare their form: "
-                f"date_formats={{{name!r}: '%d-%b-%Y'}} (%b: Mar, %B: March)."
+                f"{propose('date_formats', '%d-%b-%Y', name)} (%b: Mar, %B: March)."
             )
         if dotted.any():
             read = read.fillna(pd.to_datetime(text.where(dotted), format="%d.%m.%Y", errors="coerce"))
@@ -218,7 +219,8 @@ def to_moments(name: str, column: Series, format: str | None = None) -> Series:
         expected = f"of the form {format!r}" if format else "like 2015-03-01, 1.3.2015 or 14:30"
         raise BadData(
             f"the column {name!r} has {text[wrong].iloc[0]!r} in {show_row(first)}, which is not a date or "
-            f"time {expected}. Correct it, or declare the form with date_formats={{{name!r}: '%Y-%m-%d'}}."
+            f"time {expected}. Correct it, or declare the form with "
+            f"{propose('date_formats', '%Y-%m-%d', name)}."
         )
     return read.reindex(column.index)
 

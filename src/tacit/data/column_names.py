@@ -22,6 +22,7 @@ DURATIONS = (
     r"(.*[_.])?(time|duration|futime|tte|follow_?up|survival)([_.]?(time|days|weeks|months|years))?|"
     r"(days|weeks?|months)"
 )
+YEARS = r"(.*[_. -])?(year|yr)"
 # an identifier of a row or of what the row is about, without saying of what
 NUMBERED = r"(id|uuid|nr|no|number|seqn|pid|record_?id)"
 # numbers that are names: their order and distances say nothing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from torch import Tensor
 from ..errors import BadData
 from ..parameters import bad, check, nearest
 from .inputs import Features, one_tensor
+from .notebook import show_counts, show_sizes
 
 if TYPE_CHECKING:
     from .pipeline import Pipeline
@@ -215,14 +215,13 @@ class Federation:
     def _repr_html_(self) -> str:
         """Show sizes and notes in a notebook, never rows; all text is escaped."""
         shown = list(zip(self.parties, self.sizes.tolist()))[:MOST_SHOWN]
-        rows = "".join(f"<tr><td>{html.escape(str(p))}</td><td>{n:,}</td></tr>" for p, n in shown)
         more = len(self) - len(shown)
-        rest = f"<p>{more:,} more parties</p>" if more else ""
-        notes = "".join(f"<p>note: {html.escape(str(n))}</p>" for n in self.notes)
-        head = "<thead><tr><th>party</th><th>rows</th></tr></thead>"
-        return (
-            f"<p>{html.escape(repr(self).strip('<>'))}</p>"
-            f"<table>{head}<tbody>{rows}</tbody></table>{rest}{notes}"
+        return show_sizes(
+            repr(self),
+            ["party", "rows"],
+            [(party, f"{rows:,}") for party, rows in shown],
+            f"{more:,} more parties" if more else "",
+            self.notes,
         )
 
     def _shift(self) -> list[float] | None:
@@ -289,6 +288,27 @@ class Dataset:
         return (
             f"<Dataset {self.name!r}: {len(self)} rows, {len(self.test.y)} test rows, "
             f"{_task_name(self.classes)}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Show sizes in a notebook: of each class, but for small counts, and the columns; never rows."""
+        classes, y = self.classes or 0, self.rows.y
+        rows: list[tuple[str, str]] = []
+        notes: list[str] = []
+        if 0 < classes <= MOST_SHOWN and y.dim() == 1:
+            counts = torch.bincount(y[y >= 0], minlength=classes).numpy()
+            rows, notes = show_counts(self.labels or [str(k) for k in range(classes)], counts)
+        names = self.columns if self.table is None else self.table.recipe.inputs  # no values of categories
+        if self.pipeline is not None:
+            names = self.pipeline.recipe.inputs
+        columns = [*names[:MOST_SHOWN], *(["…"] if len(names) > MOST_SHOWN else [])]
+        groups = [f"parties can be made by {', '.join(map(repr, self.groups))}"] if self.groups else []
+        return show_sizes(
+            repr(self),
+            ["label", "rows"],
+            rows,
+            f"{len(names)} column{'s' * (len(names) != 1)}: {', '.join(columns)}" if columns else "",
+            [*notes, *groups],
         )
 
     def column(self, name: str, test: bool = False) -> np.ndarray | None:

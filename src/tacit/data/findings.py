@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import BadData
-from ..parameters import nearest
+from ..parameters import nearest, to_line
+from .cell_forms import find_date_format, show_codes, show_form
 from .cells import (
     DOTTED,
     FORMS,
@@ -39,13 +39,14 @@ from .column_names import (
     PEOPLE,
     PRIVATE,
     SITES,
+    YEARS,
 )
+from .inspection import Inspection
 from .leaks import predict_alone, predict_by_gaps
 from .misspellings import find_misspellings
 from .recipe import RARE_COUNT, RARE_SHARE, TOO_MANY
-from .sentinels import FEW_VALUES, count_doubtful_zeros, find_formatted_number, find_sentinels
+from .sentinels import FEW_VALUES, count_doubtful_zeros, find_sentinels, is_formatted_number
 from .skews import USUAL_ROWS
-from .table_files import CODE
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -56,47 +57,6 @@ PERFECT = 0.99  # the AUC, or accuracy, of one column alone above which it proba
 IMBALANCED = 0.65
 MANY_VALUES = 50  # categories with more values than this have hardly any rows for each
 CYCLES = {"hour": (0, 23), "month": (1, 12), "weekday": (0, 7), "dayofweek": (0, 7), "day_of_week": (0, 7)}
-DAYS = (
-    *("%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%m/%d/%y", "%d/%m/%y", "%d-%m-%Y", "%m-%d-%Y"),
-    *("%Y%m%d", "%d-%b-%Y", "%d %b %Y", "%d-%b-%y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%b %d %Y"),
-)
-ISO_DAY = r"\d{4}-\d{1,2}-\d{1,2}"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One problem of a table, and what the drafted job does about it."""
-
-    problem: str
-    column: str
-    text: str
-    treatment: str
-
-    def __str__(self) -> str:
-        return f"{self.text} {self.treatment}"
-
-
-@dataclass
-class Inspection:
-    """What `inspect_table` found: keys of [data], the kinds of the columns, and the findings."""
-
-    label: str
-    by: str | None = None
-    kinds: dict[str, str] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
-    labels: list[str] | None = None  # None: a regression
-    majority: float = 0.0
-
-    def note(self, problem: str, column: str, text: str, treatment: str) -> None:
-        self.findings.append(Finding(problem, column, text, treatment))
-
-    def add(self, key: str, value: Any) -> None:
-        """Add to a list, or to a table, of the settings."""
-        if isinstance(value, dict):
-            self.settings.setdefault(key, {}).update(value)
-        else:
-            self.settings.setdefault(key, []).append(value)
 
 
 def inspect_table(
@@ -105,17 +65,19 @@ def inspect_table(
     by: str | None = None,
     categories: Sequence[str] = (),
     locate: Callable[[int], str] = show_row,
+    least: int = 0,
 ) -> Inspection:
     """Return everything about a table that a job for it must decide, with a proposal for each.
 
-    `categories` are columns that the user knows to be codes; `locate` names a row by its position.
+    `categories` are columns that the user knows to be codes; `locate` names a row by its position. A value
+    is quoted if at least `least` rows have it.
     """
     frame = frame.rename(columns=str).reset_index(drop=True)
     names = list(frame.columns)
     for what, name in (("label", label), ("by", by), *(("categories", c) for c in categories)):
         if name is not None and name not in names:
             raise BadData(f"there is no column {name!r} ({what}). {nearest(name, names)}")
-    found = Inspection(label or guess_label(frame), by)
+    found = Inspection(label or guess_label(frame), by, least=least)
     if label is None:
         found.note(
             *("label", found.label),
@@ -159,7 +121,12 @@ def inspect_table(
 
 
 def guess_label(frame: DataFrame) -> str:
-    """Return the column that is probably the outcome: by its name, else the last with two values."""
+    """Return the column that is probably the outcome: by its name, else the last with two values.
+
+    Otherwise it is the last that is not free text, and does not have the name of what identifies people.
+    """
+    import pandas as pd
+
     names = [c for c in map(str, frame.columns) if frame[c].nunique() > 1]
     names = [c for c in names if not re.fullmatch(NEVER_LABELS, c, re.IGNORECASE)] or names
     if not names:
@@ -167,7 +134,19 @@ def guess_label(frame: DataFrame) -> str:
     named = [c for c in names if re.fullmatch(rf"(.*[_.])?{LABELS}([_.].*)?", c, re.IGNORECASE)]
     two = [c for c in reversed(names) if frame[c].nunique() == 2]
     both = [c for c in named if c in two]
-    return next(iter([*both, *named, *two, names[-1]]))
+    last = [
+        c
+        for c in reversed(names)
+        if not re.fullmatch(f"{PRIVATE}|(.*_)?(id|uuid)", c, re.IGNORECASE)
+        and (pd.api.types.is_numeric_dtype(frame[c]) or frame[c].nunique() <= TOO_MANY)
+    ]
+    found = next(iter([*both, *named, *two, *last]), None)
+    if found is None:
+        raise BadData(
+            "no column looks like an outcome: each is free text, or has the name of what identifies people. "
+            f"Name the column to predict with --label: {', '.join(map(repr, names))}."
+        )
+    return found
 
 
 def _inspect_label(frame: DataFrame, found: Inspection, locate: Callable[[int], str]) -> None:
@@ -179,14 +158,17 @@ def _inspect_label(frame: DataFrame, found: Inspection, locate: Callable[[int], 
         found.add("missing_codes", {name: codes})
         found.note(
             *("sentinel", name),
-            f"The label {name!r} has {_some(codes)}, far from its other values.",
+            f"The label {name!r} has {found.show(codes, column)}, far from its other values.",
             "Declared as missing.",
         )
         column = frame[name] = without_codes(column, codes)
+    if pd.api.types.is_numeric_dtype(column) and np.isinf(to_numbers(column)).any():
+        _declare_infinite(name, column, found)
+        column = frame[name] = column.mask(np.isinf(to_numbers(column)))
     gaps = int(column.isna().sum())
     if gaps:
         found.settings["missing_label"] = "drop"
-        first = locate(int(column.isna().to_numpy().argmax()))
+        first = locate(int(column.isna().to_numpy().argmax()))  # a row number is no value of a row
         found.note(
             *("missing outcome", name),
             f"{gaps} of {len(frame)} rows have no {name!r}, the first is {first}.",
@@ -200,10 +182,15 @@ def _inspect_label(frame: DataFrame, found: Inspection, locate: Callable[[int], 
     if number and len(counts) > 2:
         found.kinds[name] = "label: a number (regression)"
         if (to_numbers(known) % 1 == 0).all() and len(counts) <= 20:
+            code = _find_unknown_code(known, found)
+            advice = (
+                f" If {code[0]} means not known, declare it as missing: two classes are left." if code else ""
+            )
             found.note(
                 *("integer outcome", name),
                 f"The label {name!r} is an integer with {len(counts)} values.",
-                "It is a regression; set regression = false if the values are classes." + _guess_code(known),
+                f"It is a regression; set regression = false if the values are classes.{advice}",
+                to_line("missing_codes", code, name) if code else "",
             )
         found.settings["regression"] = True
         return
@@ -219,20 +206,21 @@ def _inspect_label(frame: DataFrame, found: Inspection, locate: Callable[[int], 
             "with --label."
         )
     if found.majority > IMBALANCED:
+        value = found.frequent([_most_frequent(known)], known)
         found.note(
             *("class balance", name),
-            f"{found.majority:.1%} of the rows have the same {name!r}, {_most_frequent(known)!r}.",
+            f"{found.majority:.1%} of the rows have the same {name!r}{f', {value[0]!r}' if value else ''}.",
             "An accuracy below that is worse than guessing; judge by the AUC.",
         )
     _find_typos(name, known, found, "the classes are counted as different")
 
 
-def _guess_code(known: Series) -> str:
-    """Return advice, if an outcome of two values has a third one, 9, that may mean "not known"."""
+def _find_unknown_code(known: Series, found: Inspection) -> list[int]:
+    """Return [9] if an outcome of two values has a 9 as its third one, which may mean "not known"."""
     values = sorted(set(to_numbers(known)))
     if len(values) != 3 or values[2] not in (9, 99) or values[1] - values[0] != 1:
-        return ""
-    return f" If {values[2]:.0f} means not known, declare missing_codes with it: then it has two classes."
+        return []
+    return found.frequent([int(values[2])], known)
 
 
 def _inspect_column(name: str, column: Series, found: Inspection, owner: Series | None = None) -> None:
@@ -246,9 +234,10 @@ def _inspect_column(name: str, column: Series, found: Inspection, owner: Series 
         return
     distinct = known.nunique()
     if distinct <= 1:
-        value = repr(to_text(known.iloc[:1])[0])
+        value = found.frequent(to_text(known.iloc[:1]).tolist(), known)
+        quoted = f"({value[0]!r}) " if value else ""
         what = (
-            "in all rows" if len(known) == len(column) else f"({value}) in {len(known)} of {len(column)} rows"
+            "in all rows" if len(known) == len(column) else f"{quoted}in {len(known)} of {len(column)} rows"
         )
         advice = "" if len(known) == len(column) else "If an empty cell means no, write it in the file."
         _drop(name, found, "constant", f"{name!r} has one value {what}. {advice}".strip())
@@ -264,6 +253,7 @@ def _inspect_column(name: str, column: Series, found: Inspection, owner: Series 
         return
     is_id_name = re.fullmatch(rf"(.*_)?(id|uuid|nr|mrn|number|{PEOPLE})", name, re.IGNORECASE)
     person = re.fullmatch(f"{PEOPLE}|{NUMBERED}", name, re.IGNORECASE)
+    is_year = re.fullmatch(YEARS, name, re.IGNORECASE)  # differs in every row of a series, and is no id
     text = not pd.api.types.is_numeric_dtype(column)
     whole = not text and bool((to_numbers(known) % 1 == 0).all())
     if owner is not None and (text or whole) and _is_numbered_by_party(known, owner, person is not None):
@@ -281,8 +271,9 @@ def _inspect_column(name: str, column: Series, found: Inspection, owner: Series 
             "Their rows stay together in every split; it is not a feature.",
         )
         return
-    if text and distinct > FEW_VALUES and (example := find_formatted_number(known)):
-        what = f"{name!r} has numbers with signs, like {example!r}, which are text."
+    if text and distinct > FEW_VALUES and is_formatted_number(known):
+        form = show_form(known, found.least)
+        what = f"{name!r} has numbers with signs{f', like {form},' if form else ''} which are text."
         _drop(
             name,
             found,
@@ -292,7 +283,7 @@ def _inspect_column(name: str, column: Series, found: Inspection, owner: Series 
         return
     if (
         (is_id_name and distinct > 0.5 * len(known))
-        or (distinct == len(known) > TOO_MANY and (text or whole))
+        or (distinct == len(known) > TOO_MANY and (text or whole) and not is_year)
         or (text and distinct > TOO_MANY and 2 * distinct > len(known) and not _is_numeric_text(known))
     ):
         what = f"{name!r} has {distinct} different values in {len(known)} rows: an identifier or free text."
@@ -305,11 +296,10 @@ def _inspect_column(name: str, column: Series, found: Inspection, owner: Series 
     if text and has_codes(column):
         found.kinds[name] = f"category: {distinct} codes"
         found.add("categories", name)
-        example = next(v for v in known.astype(str) if re.fullmatch(CODE, v))
-        what = "leading zeros" if example.startswith("0") else "many digits"
+        what = show_codes(known)
         found.note(
-            *(what, name),
-            f"{name!r} has codes with {what}, like {example!r}.",
+            *(what.split(",")[0], name),
+            f"{name!r} has codes with {what}.",
             "They stay text, and are categories.",
         )
         return
@@ -328,37 +318,48 @@ def _inspect_column(name: str, column: Series, found: Inspection, owner: Series 
         )
     else:
         found.kinds[name] = "number"
-        codes = find_sentinels(column)
-        if codes:
-            found.add("missing_codes", {name: codes})
-            hit = int(np.isin(to_numbers(column), codes).sum())
-            found.note(
-                *("sentinel", name),
-                f"{name!r} has {_some(codes)} in {hit} rows, far from its other values.",
-                "Declared as missing.",
-            )
-        elif doubtful := find_sentinels(column, doubtful=True):
-            hit = int(np.isin(to_numbers(column), doubtful).sum())
-            found.note(
-                *("doubtful sentinel", name),
-                f"{name!r} has {_some(doubtful)} in {hit} {'row' if hit == 1 else 'rows'}, beyond its other "
-                "values: a code for missing, a limit, or a large value.",
-                "Kept as numbers; if it means missing, declare "
-                f"missing_codes = {{ {_key(name)} = {doubtful} }}.",
-            )
-        elif zeros := count_doubtful_zeros(known):
-            least = to_text(known[known > 0].nsmallest(1))[0]
-            found.note(
-                *("zeros", name),
-                f"{name!r} is 0 in {zeros} {'row' if zeros == 1 else 'rows'}, "
-                f"and at least {least} in all others.",
-                f"Kept as numbers; if 0 means missing, declare missing_codes = {{ {_key(name)} = [0] }}.",
-            )
+        _inspect_number(name, column, known, found)
     if share > 0.5:
         found.note(
             *("missing values", name),
             f"{share:.0%} of the rows have no {name!r}.",
             "They are imputed, with an indicator; leave the column out if it says nothing.",
+        )
+
+
+def _inspect_number(name: str, column: Series, known: Series, found: Inspection) -> None:
+    """Find codes among the values of a number that mean something else."""
+
+    def in_rows(values: Sequence[Any]) -> str:
+        hit = int(np.isin(to_numbers(column), values).sum())
+        return f"{found.show(values, column)} in {hit} {'row' if hit == 1 else 'rows'}"
+
+    def propose(values: Sequence[Any]) -> str:
+        shown = found.frequent(values, column)
+        return to_line("missing_codes", shown, name) if shown else ""
+
+    # real parties agree on the columns that may have missing values
+    where = "`missing_codes`" if not found.least else "`missing_codes`, and the column in `missing`"
+    if codes := find_sentinels(column):
+        found.add("missing_codes", {name: codes})
+        what = f"{name!r} has {in_rows(codes)}, far from its other values."
+        found.note("sentinel", name, what, "Declared as missing.")
+    elif doubtful := find_sentinels(column, doubtful=True):
+        found.note(
+            *("doubtful sentinel", name),
+            f"{name!r} has {in_rows(doubtful)}, beyond its other values: a code for missing, a limit, or a "
+            "large value.",
+            f"Kept as numbers; if it means missing, declare it in {where}.",
+            propose(doubtful),
+        )
+    elif count_doubtful_zeros(known):
+        least = to_text(known[known > 0].nsmallest(1))[0]  # one row's value
+        others = f"and at least {least} in all others" if not found.least else "far below all others"
+        found.note(
+            *("zeros", name),
+            f"{name!r} is {in_rows([0])}, {others}.",
+            f"Kept as numbers; if it means missing, declare it in {where}.",
+            propose([0]),
         )
 
 
@@ -385,7 +386,8 @@ def _is_numbered_by_party(known: Series, owner: Series, dense: bool) -> bool:
 def _declare_infinite(name: str, column: Series, found: Inspection) -> Series:
     """Declare infinite numbers as missing; return the others."""
     infinite = np.isinf(to_numbers(column))
-    found.add("missing_codes", {name: sorted(set(to_text(column[infinite])))})
+    codes = [*found.settings.get("missing_codes", {}).get(name, ()), *sorted(set(to_text(column[infinite])))]
+    found.add("missing_codes", {name: codes})
     found.note(
         *("infinite", name),
         f"{name!r} is infinite in {int(infinite.sum())} {'row' if infinite.sum() == 1 else 'rows'}.",
@@ -405,49 +407,29 @@ def _inspect_moment(name: str, column: Series, moment: str, found: Inspection) -
 
     parts = ["hour"] if moment == "time" else ["year", "month", "weekday", "days"]
     known = column.dropna()
-    example = str(known.iloc[0])
-    text = f"{name!r} has {moment}s, like {example!r}."
-    if not pd.api.types.is_datetime64_any_dtype(column):
+    is_text = not pd.api.types.is_datetime64_any_dtype(column)
+    form = show_form(known, found.least) if is_text else ""
+    text = f"{name!r} has {moment}s{f', like {form}' if form else ''}."
+    if is_text:
         values = pd.Series(to_text(known), index=known.index, dtype=str).str.strip()
         if values.str.fullmatch(f"{ISO}|{DOTTED}").all():
             if 0 < values.str.fullmatch(DOTTED).sum() < len(values):
-                text += " Some are written like 2015-03-01 and some like 1.3.2015; both are read."
+                text += " Some are written like YYYY-MM-DD and some like D.M.YYYY; both are read."
         elif not values.str.fullmatch(TIME).all():
-            form = find_date_format(values)
-            if form is None:
+            declared = find_date_format(values)
+            if declared is None:
                 what = "It can be read as month/day or day/month, or forms are mixed."
                 _drop(name, found, "date", f"{text} {what} Declare `dates` and `date_formats` to use it.")
                 return
-            found.add("date_formats", {name: form})
+            found.add("date_formats", {name: declared})
             text += (
-                f" They have several forms: {form!r}."
-                if FORMS in form
-                else f" All of them fit the form {form!r}."
+                f" They have several forms: {declared!r}."
+                if FORMS in declared
+                else f" All of them fit the form {declared!r}."
             )
     found.kinds[name] = moment
     found.add("dates", {name: parts})
     found.note(moment, name, text, f"Features: {', '.join(parts)}.")
-
-
-def find_date_format(values: Series) -> str | None:
-    """Return the only form of dates that all values have, or None.
-
-    Where some have a form that is read in one way only (2015-03-01, 1.3.2015), it is one of several forms.
-    """
-    import pandas as pd
-
-    clear = []
-    for pattern, form in ((ISO_DAY, "%Y-%m-%d"), (DOTTED, "%d.%m.%Y")):
-        fits = values.str.fullmatch(pattern)
-        if fits.any():
-            clear.append(form)
-            values = values[~fits]
-
-    forms = [
-        f"{day}{time}" for day in DAYS for time in ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
-    ]
-    fit = [f for f in forms if not pd.to_datetime(values, format=f, errors="coerce").isna().any()]
-    return FORMS.join([*fit, *clear]) if len(fit) == 1 else None
 
 
 def _is_numeric_text(known: Series) -> bool:
@@ -467,7 +449,8 @@ def _inspect_mixed(name: str, known: Series, found: Inspection) -> None:
         found.kinds[name] = "number"
         return
     what = (
-        f"{name!r} has numbers and text: {_some(words)} in {int(numbers.isna().sum())} of {len(known)} rows."
+        f"{name!r} has numbers and text: {found.show(words, known)} in {int(numbers.isna().sum())} of "
+        f"{len(known)} rows."
     )
     if len(words) <= 10 and (numbers.nunique() > 20 or all(is_unknown(w) for w in words)):
         found.kinds[name] = "number"
@@ -477,11 +460,6 @@ def _inspect_mixed(name: str, known: Series, found: Inspection) -> None:
     found.kinds[name] = "category"
     found.add("categories", name)
     found.note("mixed", name, what, "It is a category; rare values are read as 'other'.")
-
-
-def _key(name: str) -> str:
-    """Return a column's name as a key of a job file."""
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
 
 
 def _find_few_values(rows: DataFrame, found: Inspection) -> None:
@@ -554,12 +532,19 @@ def _find_duration(rows: DataFrame, found: Inspection) -> None:
 
 
 def _find_typos(name: str, known: Series, found: Inspection, treatment: str) -> None:
-    pairs = [f"{value!r} for {meant!r}" for value, meant in find_misspellings(known)]
+    pairs = find_misspellings(known)
+    shown = [
+        f"{value!r} for {meant!r}"
+        for value, meant in pairs
+        if len(found.frequent([value, meant], known)) == 2
+    ]
     if pairs:
-        shown = ", ".join(pairs[:5]) + (", …" if len(pairs) > 5 else "")
+        words = [", ".join(shown[:5]) + (", …" if len(shown) > 5 else "")] if shown else []
+        if hidden := len(pairs) - len(shown):
+            words.append(f"{hidden} {'value' if hidden == 1 else 'values'} of few rows, not shown")
         found.note(
             *("typos", name),
-            f"{name!r} has probable typos: {shown}.",
+            f"{name!r} has probable typos: {' and '.join(words)}.",
             f"Correct them in the file; until then {treatment}.",
         )
 
@@ -581,10 +566,10 @@ def _inspect_parties(rows: DataFrame, found: Inspection) -> None:
     small = sizes[sizes < USUAL_ROWS]
     if len(small):
         found.settings |= {"min_rows": USUAL_ROWS, "small": "merge"}
+        names = found.show(to_text(small.index.to_series()).tolist(), values.dropna())
         found.note(
             *("tiny parties", found.by),
-            f"{len(small)} of {len(sizes)} parties have fewer than {USUAL_ROWS} rows: "
-            f"{_some(to_text(small.index.to_series()).tolist())}.",
+            f"{len(small)} of {len(sizes)} parties have fewer than {USUAL_ROWS} rows: {names}.",
             'They are merged into one party; small = "drop" leaves them out.',
         )
 
@@ -604,6 +589,8 @@ def _find_leaks(rows: DataFrame, found: Inspection) -> None:
         if max(score, gaps[0]) >= PERFECT:
             by_gaps = gaps[0] > score
             score, what = gaps if by_gaps else (score, what)
+            for value in set(found.labels or ()) - set(found.frequent(found.labels or (), target)):
+                what = what.replace(f"the {found.label!r} {value!r}", f"a class of {found.label!r}")
             found.add("drop", name)
             for key in ("dates", "date_formats", "missing_codes"):
                 found.settings.get(key, {}).pop(name, None)
@@ -625,7 +612,3 @@ def _find_leaks(rows: DataFrame, found: Inspection) -> None:
 
 def _most_frequent(known: Series) -> str:
     return str(to_text(known.mode().iloc[:1])[0])
-
-
-def _some(values: list[Any]) -> str:
-    return ", ".join(map(repr, values[:5])) + (", …" if len(values) > 5 else "")

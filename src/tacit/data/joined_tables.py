@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BadData
-from ..parameters import nearest
+from ..parameters import nearest, propose
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -51,7 +51,8 @@ def join_tables(
         absent = [party for party in frames if party not in have]
         problems += [
             f"{party}: the table has no column {column!r}, which {have[0]} has. "
-            f"{nearest(column, list(frames[party].columns))} Or leave it out with drop={[column]!r}."
+            f"{nearest(column, list(frames[party].columns))} Or leave it out with "
+            f"{propose('drop', [column])}."
             for party in absent
         ]
         kinds = {party: kind for party in have if (kind := _is_text(frames[party][column])) is not None}
@@ -59,7 +60,8 @@ def join_tables(
         if texts and numbers and column not in declared:
             problems.append(
                 f"the column {column!r} has text at {texts[0]} and numbers at {numbers[0]}. Write both "
-                f"alike, declare what the text means with missing_codes, or pass categories=[{column!r}]."
+                f"alike, declare what the text means with missing_codes, or declare "
+                f"{propose('categories', [column])}."
             )
     if problems:
         raise BadData("\n".join(problems))

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..errors import BadData
-from ..parameters import bad, nearest
+from ..parameters import bad, nearest, propose
 from .cells import (
     check_date_parts,
     date_columns,
@@ -212,8 +212,8 @@ class Recipe:
                 many[name] = distinct
             elif example := find_decimal_comma(column):
                 problems.append(
-                    f"column {name!r}: {DECIMAL_COMMA.format(example)} If they are categories, pass "
-                    f"categories=[{name!r}]."
+                    f"column {name!r}: {DECIMAL_COMMA.format(example)} If they are categories, "
+                    f"declare {propose('categories', [name])}."
                 )
             is_rare = (counts < RARE_COUNT) & (counts < RARE_SHARE * len(frame))
             kinds[name] = tuple(v for v in distinct[~is_rare].tolist() if v != OTHER or not is_rare.any())
@@ -223,8 +223,8 @@ class Recipe:
             name, distinct = next(iter(many.items()))
             problems.append(
                 f"the column {name!r} has {len(distinct)} different values in {len(frame)} rows: "
-                f"{describe_many(distinct)} Leave it out with drop={[name]!r}."
-                + (f" The same holds for {', '.join(map(repr, list(many)[1:]))}." if len(many) > 1 else "")
+                f"{describe_many(distinct)} Leave it out with {propose('drop', list(many))}"
+                + (f": the same holds for {', '.join(map(repr, list(many)[1:]))}." if len(many) > 1 else ".")
             )
         if problems:
             raise BadData("\n".join(problems))
@@ -517,8 +517,8 @@ def _declare_moment(name: str, moment: str, column: Series) -> str:
     parts = ["hour"] if moment == "time" else ["year", "month", "weekday", "days"]
     return (
         f"the column {name!r} contains {moment}s, like {str(column.dropna().iloc[0])!r}: dates or times, not "
-        f"categories. Declare the parts to use with dates={{{name!r}: {parts!r}}}, or leave it out with "
-        f"drop={[name]!r}."
+        f"categories. Declare the parts to use with {propose('dates', parts, name)}, or leave it out with "
+        f"{propose('drop', [name])}."
     )
 
 

@@ -58,13 +58,11 @@ def count_doubtful_zeros(known: Series) -> int:
     return int((values == 0).sum()) if is_far else 0
 
 
-def find_formatted_number(known: Series) -> str | None:
-    """Return an example like $1,234.50 or 45%, if nearly all cells are numbers and most have such a sign."""
+def is_formatted_number(known: Series) -> bool:
+    """Whether nearly all cells are numbers and most have a sign, like $1,234.50 or 45%."""
     texts = known.astype(str).str.strip()
     if texts.str.fullmatch(SIGNED).mean() < 0.95:
-        return None
+        return False
     plain = texts.str.fullmatch(r"[+-]?\d+(\.\d+)?")
     units = set(texts.str.extract(r"\s([A-Za-z]{1,4})$")[0].dropna())
-    if plain.mean() > 0.5 or len(units) > 1:
-        return None
-    return str(texts[~plain].iloc[0])
+    return bool(plain.mean() <= 0.5 and len(units) <= 1)

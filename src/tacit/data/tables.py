@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..errors import BadData, BadParameter
-from ..parameters import bad, nearest
+from ..parameters import bad, nearest, propose
 from ..protocols.sum_steps import ideal
 from .arrays import from_arrays, select_rows, split_test_set
 from .cells import is_counter, to_text, without_codes
@@ -103,7 +103,7 @@ class Table:
         """Notes about integers that differ in every row: a network would memorize them."""
         return [
             f"The column {c!r} has a different integer in every row, like an identifier, and was used as a "
-            f"number. If it is one, leave it out with drop=[{c!r}]."
+            f"number. If it is one, leave it out with {propose('drop', [c])}."
             for c in self.recipe.numbers
             if len(self.frame) > TOO_MANY and is_counter(self.frame[c])
         ]
@@ -280,9 +280,8 @@ def from_frame(
     if time in features and time not in (o["dates"] or {}) and not isinstance(o["fit"], Recipe):
         features.remove(time)  # it says which rows are test rows; as a feature it must be declared
     if not features and (id is None or label is None):  # a party may bring ids and labels alone
-        raise BadData(
-            f"{name}: there is no feature besides the {'id' if label is None else f'label {label!r}'}."
-        )
+        what = "id" if label is None else f"label {label!r}"
+        raise BadData(f"{name}: there is no feature besides the {what}. {_describe_left_out(known, o, time)}")
     both = pd.concat([frame[features], extra[features]], ignore_index=True) if len(extra) else frame[features]
     _check_cells(name, both)
     try:
@@ -361,6 +360,24 @@ def from_frame(
     return split(data, o["test_fraction"], o["seed"])
 
 
+def _describe_left_out(known: Sequence[str], o: Mapping[str, Any], time: str | None) -> str:
+    """Say why no column of a table is a feature, and what to do."""
+    listed = {
+        "drop": o["drop"],
+        "groups": o["groups"],
+        "group": [o["group"]] if o["group"] else [],
+        "time": [time] if time else [],
+    }
+    left_out = [
+        f"{', '.join(map(repr, columns))} ({key})"
+        for key, names in listed.items()
+        if (columns := [c for c in names if c in known])
+    ]
+    if not left_out:
+        return "The table has no other column: add columns to it, or choose another label."
+    return f"Set aside are {', '.join(left_out)}. Take out a column that is known before the outcome."
+
+
 def _check_cells(name: str, frame: DataFrame) -> None:
     """Raise an error that names all columns with arrays in their cells: their text is no category."""
     from pandas.api.types import infer_dtype
@@ -373,8 +390,8 @@ def _check_cells(name: str, frame: DataFrame) -> None:
         if (odd := next(nested, None)) is not None:
             problems.append(
                 f"{name}: the cells of {column!r} are of type {type(odd).__name__}. A cell is a number or a "
-                f"text: give each entry a column of its own, leave it out (drop={[column]!r}), or use "
-                "from_arrays(x, y), whose rows may have any shape."
+                f"text: give each entry a column of its own, leave it out ({propose('drop', [column])}), or "
+                "use from_arrays(x, y), whose rows may have any shape."
             )
     if problems:
         raise BadData("\n".join(problems))

@@ -13,20 +13,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ..config import toml
-from ..data.cells import show_row, to_text
-from ..data.findings import Finding, Inspection, inspect_table
+from ..data.cells import is_unknown, show_row
+from ..data.findings import inspect_table
+from ..data.inspection import Finding, Inspection, keep_frequent
 from ..data.joined_tables import PARTY, join_tables, name_files
-from ..data.recipe import OTHER, RARE_COUNT, RARE_SHARE, Recipe
+from ..data.recipe import OTHER, RARE_COUNT, Recipe
 from ..data.table_files import check_reading, find_byte_order_mark, read_header, read_table, reading_in
 from ..errors import BadData
+from ..parameters import propose_lines, to_line
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 USUAL_PARTIES = 4  # of a table without a column of parties: a simulation needs some
+FLOOR = RARE_COUNT  # rows that have a value, without which it is not in a draft that other parties read
 ENCODINGS = (None, "cp1252")  # UTF-8 first; cp1252 is what spreadsheets of Windows write
 # keys of [data] and the problems whose findings explain them
 EXPLAINS = {
@@ -47,7 +47,7 @@ EXPLAINS = {
     "encoding": ("encoding",),
     "decimal": ("decimal",),
 }
-TABLES = ("dates", "date_formats", "missing_codes")
+INFINITE = ("inf", "-inf")
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def draft_job(
             place, k = place - len(frames[k]), k + 1
         return show_row(place) if len(frames) == 1 else f"row {place + 1} (line {place + 2}) of {paths[k]}"
 
-    found = inspect_table(frame, label, by, categories, locate)
+    found = inspect_table(frame, label, by, categories, locate, least=FLOOR if real_parties else 0)
     found.findings[:0] = notes
     for key, value in found_reading.items():
         comma = "a decimal comma" if value == "," else "commas, and so have the separators of cells"
@@ -115,10 +115,13 @@ def draft_job(
         found.settings["drop"] = [*found.settings.get("drop", ()), *(n.column for n in notes)]
     base = folder or Path.cwd()
     relative = [os.path.relpath(Path(p).resolve(), base.resolve()) for p in paths]
-    settings = _layout(frame, found) if real_parties else _simulated(relative, found)
+    with propose_lines():
+        settings = _layout(frame, found) if real_parties else _simulated(relative, frame, found)
     settings = {**{k: v for k, v in settings.items() if k not in found_reading}, **given, **found_reading}
     return Draft(
-        _write(settings, found, [str(p) for p in relative], real_parties, name),
+        _write(
+            settings, found, [Path(p).name for p in paths] if real_parties else relative, real_parties, name
+        ),
         tuple(found.findings),
         found.kinds,
         found.label,
@@ -199,9 +202,12 @@ def _join(frames: Mapping[str, DataFrame], notes: list[Finding]) -> DataFrame:
     return join_tables(tables, declared=shared)  # mixed columns are findings, not errors
 
 
-def _simulated(paths: list[str], found: Inspection) -> dict[str, Any]:
+def _simulated(paths: list[str], frame: DataFrame, found: Inspection) -> dict[str, Any]:
     """Return [data] of a simulation of these files."""
-    who = {"by": found.by} if found.by is not None else {"parties": USUAL_PARTIES}
+    group = found.settings.get("group")
+    people = len(frame) if group is None else frame[group].nunique()  # who are not divided
+    most = max(1, int(0.8 * people))  # some are test rows
+    who = {"by": found.by} if found.by is not None else {"parties": min(USUAL_PARTIES, most)}
     settings = {"path": paths[0] if len(paths) == 1 else paths, "label": found.label, **who}
     return settings | {k: v for k, v in found.settings.items() if v not in ([], {})}
 
@@ -223,9 +229,10 @@ def _layout(frame: DataFrame, found: Inspection) -> dict[str, Any]:
         date_formats=dict(given.get("date_formats", {})),
     )
     categories = _without_rare(rows, recipe, found)
+    codes = {k: v for k, v in _without_rare_codes(frame, found).items() if k in names}
     layout: dict[str, Any] = {
         "label": found.label,
-        "labels": found.labels,
+        "labels": None if found.labels is None else _frequent_labels(rows, found),
         "numbers": list(recipe.numbers),
         "missing": [c for c in recipe.missing if c not in recipe.categories or c in categories],
         "categories": categories,
@@ -242,7 +249,44 @@ def _layout(frame: DataFrame, found: Inspection) -> dict[str, Any]:
         layout |= {"min_rows": given["min_rows"], "small": "drop"}
         treatment = 'They contribute no rows (small = "drop"), and receive the model.'
         _replace_treatment(found, "tiny parties", treatment)
-    return {k: v for k, v in layout.items() if v not in (None, [], {})}
+    return {k: v for k, v in layout.items() if v not in (None, [], {}) or (k == "labels" and v == [])}
+
+
+def _frequent_labels(rows: DataFrame, found: Inspection) -> list[str]:
+    """Return the classes of a job that all parties read; those of few rows are noted, and not named."""
+    assert found.labels is not None
+    frequent = keep_frequent(found.labels, rows[found.label], FLOOR)
+    if rare := len(found.labels) - len(frequent):
+        what = "1 class is" if rare == 1 else f"{rare} classes are"
+        found.note(
+            *("rare classes", found.label),
+            f"{what} in fewer than {FLOOR} rows, and all parties read `labels`.",
+            "Not listed. Add what all parties may know: a party that has another class is refused.",
+        )
+    return frequent
+
+
+def _without_rare_codes(frame: DataFrame, found: Inspection) -> dict[str, list[Any]]:
+    """Return the codes that mean "missing", of a job that all parties read.
+
+    A code of few rows may be a person's value, and is not named, but for words such as "unknown".
+    """
+    kept: dict[str, list[Any]] = {}
+    for name, codes in found.settings.get("missing_codes", {}).items():
+        frequent = keep_frequent(codes, frame[name], FLOOR)
+        kept[name] = [c for c in codes if c in frequent or is_unknown(str(c)) or c in INFINITE]
+        if name == found.label:
+            treatment = "Leave these cells empty in every file."
+        elif len(kept[name]) < len(codes):
+            treatment = (
+                f"Those of fewer than {FLOOR} rows are not declared, because all parties read the job: leave "
+                "these cells empty in every file, or declare in `missing_codes` what all parties may know."
+            )
+        else:
+            continue
+        for problem in ("sentinel", "mixed", "infinite"):
+            _replace_treatment(found, problem, treatment, name)
+    return {k: v for k, v in kept.items() if v}
 
 
 def _without_rare(rows: DataFrame, recipe: Recipe, found: Inspection) -> dict[str, list[str]]:
@@ -252,17 +296,18 @@ def _without_rare(rows: DataFrame, recipe: Recipe, found: Inspection) -> dict[st
     """
     kept: dict[str, list[str]] = {}
     for name, values in recipe.categories.items():
-        texts = to_text(recipe.column_of(rows, name).dropna())
-        counts = dict(zip(*np.unique(texts, return_counts=True)))
-        least = min(RARE_COUNT, RARE_SHARE * len(rows))
-        frequent = [v for v in values if v == OTHER or counts.get(v, 0) >= least]
+        column = recipe.column_of(rows, name)
+        enough = {OTHER, *keep_frequent(values, column, FLOOR)}
+        frequent = [v for v in values if v in enough]
         if not set(frequent) - {OTHER}:
             found.kinds[name] = "rare codes"
             found.findings[:] = [f for f in found.findings if f.column != name]
             found.note(
                 *("rare values", name),
-                f"Every value of {name!r} is in few rows, and all parties read the categories of a job.",
-                "Left out. To use it, shorten the codes in every file (the first digits).",
+                f"Every value of {name!r} is in fewer than {FLOOR} rows, and all parties read the categories "
+                "of a job.",
+                "Left out. To use it, shorten the codes in every file (the first digits), or list the "
+                "categories that all parties may know.",
             )
             continue
         rare = len(frequent) < len(values) and OTHER not in frequent
@@ -270,37 +315,52 @@ def _without_rare(rows: DataFrame, recipe: Recipe, found: Inspection) -> dict[st
     return kept
 
 
-def _replace_treatment(found: Inspection, problem: str, treatment: str) -> None:
-    """State what becomes of a problem between real parties."""
+def _replace_treatment(found: Inspection, problem: str, treatment: str, column: str | None = None) -> None:
+    """State what becomes of a problem between real parties: of all columns, or of one."""
     found.findings[:] = [
-        replace(f, treatment=treatment) if f.problem == problem else f for f in found.findings
+        replace(f, treatment=treatment) if f.problem == problem and column in (None, f.column) else f
+        for f in found.findings
     ]
 
 
 def _write(settings: Mapping[str, Any], found: Inspection, paths: list[str], real: bool, name: str) -> str:
     """Return the text of the job file."""
     verb = f"tacit party --kit KIT {name} (each party adds --data FILE)" if real else f"tacit run {name}"
-    lines = [f"# Drafted by `tacit job new {' '.join(paths)}`. Check every comment, then: {verb}", ""]
+    lines = [f"# Drafted by `tacit job new {' '.join(paths)}`. Check every comment, then: {verb}"]
+    lines += ["# A commented line of settings is another decision: remove its # to take it.", "", "[data]"]
+    tables = {k: v for k, v in settings.items() if isinstance(v, dict)}
+    plain = {k: v for k, v in settings.items() if k not in tables}
+    rows = [(key, None, value) for key, value in plain.items()]
+    rows += [(key, column, value) for key, table in tables.items() for column, value in table.items()]
     beside = [f for key, value in settings.items() for f in _about(key, value, found)]
     lines += _comments([f for f in found.findings if f not in beside])
-    lines.append("[data]")
-    inline = {k: v for k, v in settings.items() if not isinstance(v, dict)}
-    for key, value in inline.items():
-        lines += [*_comments(_about(key, value, found)), _line(key, value)]
-    for key in (k for k, v in settings.items() if isinstance(v, dict)):
-        lines += ["", *_comments(_about(key, settings[key], found) if key != "date_formats" else [])]
-        lines += [f"[data.{key}]", *(_line(column, value) for column, value in settings[key].items())]
+    lines += _describe_nothing_left(settings, found, real)
+    for key, column, value in rows:
+        # a date's finding is beside `dates`, not a second time beside `date_formats`
+        about = [] if key == "date_formats" else _about(key, value if column is None else [column], found)
+        if column is not None:
+            about = [f for f in about if f.column == column]
+        lines += [*_comments(about), to_line(key, value, column)]
     model = "linear" if found.labels is None else "logistic"
     lines += ["", "[model]", f'name = "{model}"']  # without [train], the defaults for tables apply
     return "\n".join(lines) + "\n"
 
 
-def _line(key: str, value: Any) -> str:
-    """Return a key and its value as one line of TOML."""
-    if isinstance(value, list):
-        inside = ", ".join(toml.dumps({"k": v}).removeprefix("k = ").strip() for v in value)
-        return f"{toml.dumps({key: 0}).split(' = 0')[0]} = [{inside}]"
-    return toml.dumps({key: value}).strip()
+def _describe_nothing_left(settings: Mapping[str, Any], found: Inspection, real: bool) -> list[str]:
+    """Return comments for a draft without any feature: which columns were set aside, and what to decide."""
+    others = [c for c in found.kinds if c not in (found.label, found.by, PARTY)]
+    if real:
+        left = any(settings.get(key) for key in ("numbers", "categories", "dates"))
+    else:
+        left = bool(set(others) - {*settings.get("drop", ()), settings.get("group")})
+    if left:
+        return []
+    if not others:
+        return ["# NO FEATURE IS LEFT: the table has no other column. Add columns, or choose another label."]
+    reasons = [f"#   {name!r}: {found.kinds[name]}" for name in others]
+    what = "one in `numbers`, `dates` or `categories`" if real else "one out of `drop` or `group`"
+    move = f"{'List' if real else 'Take'} {what} if it is known before the outcome, or choose another label."
+    return [f"# NO FEATURE IS LEFT: each other column was set aside. {move}", *reasons]
 
 
 def _about(key: str, value: Any, found: Inspection) -> list[Finding]:
@@ -316,10 +376,11 @@ def _about(key: str, value: Any, found: Inspection) -> list[Finding]:
 
 
 def _comments(findings: Sequence[Finding]) -> list[str]:
+    """Return findings as comments; a proposal is a line of its own, so that it is not wrapped."""
     import textwrap
 
-    return [
-        line
-        for f in findings
-        for line in textwrap.wrap(str(f), 108, initial_indent="# ", subsequent_indent="#   ")
-    ]
+    lines: list[str] = []
+    for f in findings:
+        lines += textwrap.wrap(str(f), 108, initial_indent="# ", subsequent_indent="#   ")
+        lines += [f"# {f.proposal}"] if f.proposal else []
+    return lines

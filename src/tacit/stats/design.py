@@ -390,11 +390,17 @@ def term_names(formula: str, names: Sequence[str], agreement: Agreement) -> list
 
 
 def model_matrix(
-    formula: str, names: Sequence[str], agreement: Agreement, frame: pd.DataFrame, every_row: bool = False
+    formula: str,
+    names: Sequence[str],
+    agreement: Agreement,
+    frame: pd.DataFrame,
+    every_row: bool = False,
+    event: tuple[str, int] | None = None,
 ) -> tuple[np.ndarray | None, np.ndarray]:
     """Return the outcome (None without one) and the matrix of rows that have no missing values.
 
-    `every_row`: rows for which the formula gives NaN or infinity have these, and are no error.
+    `every_row`: rows for which the formula gives NaN or infinity have these, and are no error. `event`: the
+    column of a text outcome, and the position of the level that is coded as 1.
     """
     spec = _spec(formula, tuple(names), agreement.key)
     columns = {}
@@ -420,6 +426,8 @@ def model_matrix(
         right, left = right.reindex(index), None if left is None else left.reindex(index)
     x = np.ascontiguousarray(right.to_numpy(dtype=np.float64))
     y = None if left is None else left.to_numpy(dtype=np.float64)
+    if event is not None:
+        y = (columns[event[0]].codes == event[1]).astype(np.float64)[:, None]
     if y is not None and y.shape[1] != 1:
         raise BadData("the outcome is not a number. Code it as 0 and 1, or as a count or a measurement.")
     whole = len(x) == len(frame)  # formulaic leaves out rows with NaN, as of log(-1)

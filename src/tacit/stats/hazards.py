@@ -1,6 +1,7 @@
 """Cox's proportional hazards model by sums over parties.
 
-    step 0     kinds and levels of columns, times by powers of two, rows and events        → columns, grid
+    step 0     kinds and levels of columns, times by powers of two, rows, events, and how
+               many times are rounded by the grid, and by finer ones                       → columns, grid
     step 1     events and departures on the grid, Σ x, Σ x xᵀ, Σ x over events
     step 2, 4… RISK  S0, S1 (Efron: E0, E1) at each grid point with an event, at β          → weights a, b
     step 3, 5… GRAM  Σ_k a_k S2_k + b_k E2_k, one matrix for all grid points               → the next β
@@ -28,7 +29,17 @@ from ..protocols.sum_steps import BEGIN_AGAIN, Down
 from . import design, rare_rows, risk_sets
 from .concentration import sum_leverages
 from .disclosure import LEAST, check_concentration, check_saturated, count_values
-from .lifetimes import COUNT_BOUND, _codes, check_cells, count_powers, read_events, read_times, to_cells
+from .lifetimes import (
+    COUNT_BOUND,
+    FINER,
+    _codes,
+    check_cells,
+    count_powers,
+    count_rounded,
+    read_events,
+    read_times,
+    to_cells,
+)
 from .newton import INTERCEPT, Scaling, upper
 from .recall import recall
 from .risk_sets import RiskRows
@@ -37,6 +48,7 @@ FIRST_NEWTON = 2  # the step whose sums show whether columns rest on few rows
 WHITENING = "whitening"
 COUNT, RISK, GRAM, SITE, TEST, BIN = 1, 2, 3, 4, 5, 6
 POWERS = 41
+HEAD = 4 + len(FINER)  # numbers of step 0 before the powers of two
 MOST_BINS = 50_000  # cells of the table of scores by grid point
 
 
@@ -126,7 +138,7 @@ class CoxProgram:
 
     def length(self, step: int, down: Down) -> int:
         if step == 0:
-            return 4 + POWERS + design.kinds_length(self.categories)
+            return HEAD + POWERS + design.kinds_length(self.categories)
         agreement = design.Agreement.from_tensor(down["levels"])
         p, phase = len(self.terms(agreement)), int(down["phase"])
         triangle = p * (p + 1) // 2
@@ -217,12 +229,13 @@ class CoxProgram:
         kinds = design.count_kinds(
             frame, self.categories, [*self.variables.categorical, *self.strata], self.levels or {}
         )
-        cells = np.zeros(0, dtype=np.int64) if self.by_site else (
-            to_cells(read_times(frame, self.time), self.grid, self.time)
-        )  # fmt: skip
+        cells, rounded = np.zeros(0, dtype=np.int64), np.zeros(len(FINER), dtype=np.int64)
+        if not self.by_site:
+            times = read_times(frame, self.time)
+            cells, rounded = to_cells(times, self.grid, self.time), count_rounded(times, self.grid)
         events = int((read_events(frame, self.event, (1,)) > 0).sum())
         head = [1, len(frame), len(table) - len(frame), events]
-        return np.concatenate([np.array(head), count_powers(cells), kinds])
+        return np.concatenate([np.array(head), rounded, count_powers(cells), kinds])
 
     def _read(self, table: pd.DataFrame, agreement: design.Agreement) -> CoxRows:
         design.check_columns(table, self.used)

@@ -17,9 +17,22 @@ from . import concentration, design, rare_rows, risk_sets
 from .ascent import NEARLY, Ascent
 from .disclosure import check_values
 from .families import load_scipy
-from .hazards import BIN, COUNT, GRAM, POWERS, RISK, SITE, TEST, WHITENING, CoxProgram, count_bins, write
+from .hazards import (
+    BIN,
+    COUNT,
+    GRAM,
+    HEAD,
+    POWERS,
+    RISK,
+    SITE,
+    TEST,
+    WHITENING,
+    CoxProgram,
+    count_bins,
+    write,
+)
 from .inference import chi2_p
-from .lifetimes import cells_from_powers, describe_grid, grid_times
+from .lifetimes import cells_from_powers, describe_grid, grid_times, note_rounded
 from .newton import Scaling, check_columns, invert, symmetric
 from .risk_sets import Partial, RiskSums, Ties
 
@@ -48,6 +61,7 @@ class CoxEstimate:
     concordance_error: float = 0.0
     ph_test: pd.DataFrame = field(default_factory=pd.DataFrame)
     noise_share: float = 0.0  # the largest part of a variance that is noise
+    notes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -70,12 +84,12 @@ class _Layout:
 def coordinate(program: CoxProgram) -> Generator[Down, np.ndarray, CoxEstimate]:
     """Ask for sums until the coefficients stay, and return the estimate."""
     total = yield {}
-    parties, rows, dropped, events = (int(v) for v in total[:4])
-    agreement = design.agree(total[4 + POWERS :], program.categories, program.levels or {}, OWNER)
+    parties, rows, dropped, events, *rounded = (int(v) for v in total[:HEAD])
+    agreement = design.agree(total[HEAD + POWERS :], program.categories, program.levels or {}, OWNER)
     names = program.terms(agreement)
     p = len(names)
     _check_size(program, p, events)
-    cells = 1 if program.by_site else cells_from_powers(total[4 : 4 + POWERS], program.grid, OWNER)
+    cells = 1 if program.by_site else cells_from_powers(total[HEAD : HEAD + POWERS], program.grid, OWNER)
     base: dict[str, torch.Tensor] = {
         "levels": agreement.to_tensor(),
         "cells": torch.tensor(cells),
@@ -182,6 +196,16 @@ def coordinate(program: CoxProgram) -> Generator[Down, np.ndarray, CoxEstimate]:
         0 if layout is None else layout.smallest,
         0 if layout is None else len(layout.points),
     )
+    if layout is not None:
+        estimate.notes = note_rounded(
+            rounded,
+            program.grid,
+            layout.last,
+            rows,
+            events,
+            len(np.unique(layout.points)),
+            program.min_count,
+        )
     down = {**base, "beta": write(beta), "phase": torch.tensor(TEST)}
     if layout is None or not program.is_weighted:  # residuals of weighted rows have no agreed test
         total = exact.decode((yield down))

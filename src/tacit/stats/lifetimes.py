@@ -28,6 +28,7 @@ from .recall import recall
 MOST_CELLS = 1 << 17  # of a grid; more is a wrong unit rather than a wish
 _POWERS = 41  # bit lengths of a cell's position: 0 … 40
 COUNT_BOUND = (1 << 32) - 1
+FINER = (1, 10, 100, 1000)  # parts of a cell into which a finer grid would divide it
 
 Grid = float | Sequence[float]
 
@@ -71,6 +72,59 @@ def to_cells(times: np.ndarray, grid: float | list[float], name: str) -> np.ndar
         return cells  # type: ignore[no-any-return]
     share = times / grid
     return np.ceil(share - 1e-9 * np.maximum(share, 1.0)).astype(np.int64)
+
+
+def count_rounded(times: np.ndarray, grid: float | list[float]) -> np.ndarray:
+    """Return how many times are not on the grid, and not on the grids with 10, 100 and 1000 times its points.
+
+    Declared points have no finer grid: the first count is repeated. Who chooses the grid learns no more from
+    these sums than from the counts at each of its points.
+    """
+    if not isinstance(grid, float | int):
+        points = np.asarray(grid)
+        near = points[np.clip(np.searchsorted(points, times - 1e-9 * np.abs(times)), 0, len(points) - 1)]
+        return np.full(
+            len(FINER), int((np.abs(near - times) > 1e-9 * np.maximum(np.abs(times), 1e-300)).sum())
+        )
+    shares = [times / grid * parts for parts in FINER]
+    return np.array(
+        [int((np.abs(s - np.round(s)) > 1e-9 * np.maximum(s, 1.0)).sum()) for s in shares], dtype=np.int64
+    )
+
+
+def note_rounded(
+    rounded: Sequence[int],
+    grid: float | list[float],
+    cells: int,
+    rows: int,
+    events: int,
+    points: int,
+    least: int,
+) -> tuple[str, ...]:
+    """Return a note if times were rounded, with a grid that keeps their order.
+
+    That is the coarsest one on which all times are. If none is, as of continuous times, it is the coarsest
+    with 20 points for each event, so that few events tie.
+    """
+    if not rounded[0]:
+        return ()
+    count = f"{rounded[0]}" if rounded[0] >= least else f"Fewer than {least}"
+    what = f"{count} of {rows} times are not on the grid and were rounded up"
+    what += f": {events} events are at {points} of its points, and the order within a point is lost."
+    if not isinstance(grid, float | int):
+        return (f"{what} Declare more points.",)
+    exact = [parts for parts, count in zip(FINER, rounded) if count == 0]
+    near = [parts for parts in FINER[1:] if cells * parts >= 20 * events]
+    parts = [p for p in (*exact[:1], *near[:1], FINER[-1]) if p * cells <= MOST_CELLS]
+    if not parts:
+        return (
+            f"{what} A grid with so many points is not possible; strata='site' uses the times as they are.",
+        )
+    keeps = "keeps it" if parts[0] in exact else "keeps nearly all of it"
+    return (
+        f"{what} grid={grid / parts[0]:g} {keeps}, and opens sums at more points (min_exits merges them); "
+        "strata='site' opens no grid and uses the times as they are.",
+    )
 
 
 def grid_times(grid: float | list[float], cells: int) -> np.ndarray:

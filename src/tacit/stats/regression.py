@@ -29,6 +29,7 @@ from .concentration import sum_leverages
 from .disclosure import LEAST, check_concentration, check_saturated, count_values
 from .glm_sums import Pieces, count_third, firth_pieces, newton_pieces
 from .newton import Scaling, check_columns, invert, is_positive, solve, symmetric, upper
+from .outcomes import find_event
 from .recall import recall
 
 AGREE, START, NEWTON, FINISH = 0, 1, 2, 3
@@ -112,6 +113,7 @@ class GlmProgram:
     missing: str = "drop"
     max_rounds: int = 10
     min_count: int = LEAST
+    positive: Any = None  # the level of a text outcome that is the event
 
     # --- what both sides know
 
@@ -251,7 +253,8 @@ class GlmProgram:
             none = np.zeros(0)
             cells = np.zeros(rare_rows.cells_length(self.formula, agreement))
             return GlmRows(none, np.zeros((0, len(self._terms(agreement)))), none, none, none, cells)
-        y, x = design.model_matrix(self.formula, self.columns, agreement, frame)
+        event = find_event("glm", self.positive, self.family, self.variables, agreement)
+        y, x = design.model_matrix(self.formula, self.columns, agreement, frame, event=event)
         assert y is not None
         families.check_outcome(self.model, y)
         ones = np.ones(n)

@@ -16,6 +16,7 @@ from .ascent import NEARLY, Ascent
 from .disclosure import check_values
 from .glm_sums import NewtonSums, count_third, read_third
 from .newton import Scaling, check_columns, invert, solve, symmetric
+from .outcomes import find_event
 from .regression import FINISH, NEWTON, SITES, START, WHITENING, GlmEstimate, GlmProgram, write_scaling
 
 OWNER = "glm"
@@ -33,8 +34,9 @@ def coordinate(program: GlmProgram) -> Sums:
     total = yield {}
     counts = Counts(*(int(v) for v in total[:3]))
     agreement = design.agree(total[3:], program.columns, program.levels or {}, OWNER)
+    find_event(OWNER, program.positive, program.family, program.variables, agreement)
     names = program._terms(agreement)
-    _check_size(program, counts, agreement, len(names))
+    _check_size(program, counts, len(names))
     levels = {"levels": agreement.to_tensor(), "rows": torch.tensor(counts.rows)}
     p = len(names)
 
@@ -103,10 +105,7 @@ def coordinate(program: GlmProgram) -> Sums:
     return estimate
 
 
-def _check_size(program: GlmProgram, counts: Counts, agreement: design.Agreement, p: int) -> None:
-    response = program.variables.response[0]
-    if response in agreement.levels:
-        raise BadData(f"{OWNER}: the outcome {response!r} is text. Code it as 0 and 1, or as a number.")
+def _check_size(program: GlmProgram, counts: Counts, p: int) -> None:
     if p == 0:
         raise BadData(f"{OWNER}: the formula {program.formula!r} has no terms and no intercept.")
     if counts.rows <= p + program._estimates_alpha:

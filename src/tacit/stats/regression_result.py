@@ -168,9 +168,11 @@ class Regression(JobResult):
         complete = design.complete_cases(frame, used, "drop")
         out = pd.Series(np.nan, index=frame.index, name="prediction")
         if len(complete):
-            blank = complete.assign(**dict.fromkeys(response, 1.0))
+            # any outcome will do: of text, one of its levels
+            blank = complete.assign(**{n: self.agreement.levels.get(n, (1.0,))[0] for n in response})
+            event = next(((n, 0) for n in response if n in self.agreement.levels), None)
             try:
-                _, x = design.model_matrix(self.formula, self.columns, self.agreement, blank)
+                _, x = design.model_matrix(self.formula, self.columns, self.agreement, blank, event=event)
             except BadData as error:
                 raise BadData(f"predict: {error}") from error
             eta = x @ self.beta

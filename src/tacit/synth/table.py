@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import BadData, BadParameter
-from ..parameters import nearest
+from ..parameters import nearest, proposes_lines, to_key, to_toml
 from ..parties.ledger import Spend
 from . import constraints as rules
 from .columns import DISCRETE, KINDS, Column, as_float, check_known, identifiers, scalar, seconds
@@ -308,12 +308,24 @@ def _kind(series: pd.Series, name: str) -> str:
         return "categorical"
     if np.mean([len(str(v).split()) for v in present.iloc[:1000]]) > WORDS_OF_TEXT:
         raise BadData(
-            f"the column {name!r} is free text (such as {str(present.iloc[0])[:40]!r}…), which no generator "
-            "models, and which may name people. "
-            f"Drop it with frame.drop(columns=[{name!r}]), convert it to categories, or replace it by fake "
-            f"text: {name}=identifier(faker='sentence')."
+            f"the column {name!r} is free text, which no generator models, and which may name people. "
+            f"{_propose_fake_text(name)}"
         )
     return "id"
+
+
+def _propose_fake_text(name: str) -> str:
+    """Say what to do about free text, so that it can be pasted whatever the column's name is."""
+    if proposes_lines():
+        fake = to_toml({"kind": "id", "faker": "sentence"})
+        return (
+            "Drop it with --drop, convert it to categories, or replace it by fake text, with this line in "
+            f"the file of --columns: {to_key(name)} = {fake}"
+        )
+    return (
+        f"Drop it with frame.drop(columns=[{name!r}]), convert it to categories, or replace it by fake text: "
+        f"columns={{{name!r}: identifier(faker='sentence')}}."
+    )
 
 
 def _mixed_kind(present: pd.Series, name: str) -> str:

@@ -55,7 +55,8 @@ def cox(
 
     Times are rounded up to a grid: multiples of `grid` (default 1, one unit of time), or the times it lists.
     At each grid point with an event, sums over the risk set are opened, which change from one point to the
-    next by those who left in between. `min_exits=5` merges grid points until at least 5 rows leave in each.
+    next by those who left in between. Where times are rounded, a note says how many, and recommends a
+    finer grid that keeps their order. `min_exits=5` merges grid points until at least 5 rows leave in each.
     `strata="site"` opens no grid: every party is a stratum, and only sums of gradients and Hessians are
     opened.
 
@@ -119,7 +120,7 @@ def make_program(
 
 def conclude(program: CoxProgram, found: CoxEstimate, ledger: Ledger) -> CoxModel:
     """Return the result, and say in the ledger what was opened."""
-    notes = []
+    notes = list(found.notes)
     if program.by_site:
         notes.append(
             "strata='site': no grid and no baseline hazard was opened; gradients and Hessians only as sums."

@@ -11,6 +11,7 @@ from ...parameters import bad
 from ...parties.ledger import Ledger
 from ...stats.design import check_formula, read_formula
 from ...stats.families import make_family
+from ...stats.outcomes import check_positive
 from ...stats.regression import GlmEstimate, GlmProgram
 from ...stats.regression_result import Regression
 from ...stats.tables import check_frames, check_levels, check_names
@@ -43,6 +44,7 @@ def glm(
     missing: str = "drop",
     max_rounds: int | None = None,
     min_count: int = LEAST,
+    positive: str | float | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
     bounds: Mapping[str, tuple[float, float]] | None = None,
@@ -63,7 +65,8 @@ def glm(
     reduces bias and gives finite estimates for separated outcomes (logistic models). `levels` declares the
     levels of categorical columns in their order; others are discovered by a sum and sorted. Rows with missing
     values are left out and counted; `missing="error"` refuses them. `max_rounds` is 10 (25 with Firth). A
-    column in which fewer than `min_count` rows differ from all others (a rare level) is refused.
+    column in which fewer than `min_count` rows differ from all others (a rare level) is refused. The outcome
+    of a binomial model is 0 and 1, or text with two values, of which `positive="yes"` is the event.
 
     With `epsilon` (and `delta`), the sums are noisy, and `bounds` must declare the range of every column.
 
@@ -76,7 +79,7 @@ def glm(
     frames = add_site(tables)
     program = make_program(
         formula, family, link, alpha, weights, weight_kind, offset, exposure, l2, l1, firth, robust,
-        with_sites(levels, frames, tables, formula), missing, max_rounds, min_count,
+        with_sites(levels, frames, tables, formula), missing, max_rounds, min_count, positive,
     )  # fmt: skip
     if epsilon is not None or delta is not None or bounds is not None:
         from .private_glm import fit_private
@@ -90,6 +93,7 @@ def make_program(
     formula: str, family: str, link: str | None, alpha: float | None, weights: str | None, weight_kind: str,
     offset: str | None, exposure: str | None, l2: float, l1: float, firth: bool, robust: str | None,
     levels: Mapping[str, Sequence[Any]], missing: str, max_rounds: int | None, min_count: int = LEAST,
+    positive: Any = None,
 ) -> GlmProgram:  # fmt: skip
     """Return the program of a model; raise BadParameter for options that are not allowed."""
     rounds = (25 if firth else 10) if max_rounds is None else max_rounds
@@ -97,7 +101,7 @@ def make_program(
     program = GlmProgram(
         formula, make_family(family, link, alpha).name, link, alpha, weights, weight_kind, offset, exposure,
         _check_penalty("l2", l2), _check_penalty("l1", l1), firth, robust, levels, missing, rounds,
-        min_count,
+        min_count, check_positive("glm", positive, family, read_formula(formula, response=True)),
     )  # fmt: skip
     check_options(program)
     return program
@@ -112,6 +116,8 @@ def conclude(program: GlmProgram, found: GlmEstimate, ledger: Ledger) -> Regress
             "C(site): the sums that belong to a site's coefficient are sums over that site alone: its rows, "
             "its outcomes and Σ w·x of its rows are opened."
         )
+    if program.positive is not None:
+        notes.append(f"The event (1) is {program.variables.response[0]} = {program.positive!r}.")
     if robust == "site":
         notes.append("robust='site' opened the sum of products of the sites' scores.")
     if l1 > 0:

@@ -72,6 +72,7 @@ class GlmOptions:
     missing: str = "drop"
     max_rounds: int | None = None
     min_count: int = LEAST
+    positive: str | float | None = None  # the level of a text outcome that is the event
     epsilon: float | None = None
     delta: float = DELTA
     bounds: dict = field(default_factory=dict)  # type: ignore[type-arg]  # checked by make_private
@@ -83,7 +84,7 @@ def _glm(o: GlmOptions, parties: list[str]) -> Any:
     program = glm_job.make_program(
         o.formula, o.family, o.link, o.alpha, o.weights, o.weight_kind, o.offset, o.exposure, o.l2, o.l1,
         o.firth, o.robust, levels, o.missing, o.max_rounds,
-        o.min_count,
+        o.min_count, o.positive,
     )  # fmt: skip
     if o.epsilon is None:
         return program

@@ -31,7 +31,7 @@ def make_private(
         raise bad("glm", "family", program.family, f"{', '.join(map(repr, ROUNDS))} with epsilon")
     check_missing("glm", program.missing)
     default = GlmProgram(program.formula)
-    for name in ("link", "alpha", "weights", "offset", "exposure", "l1", "firth", "robust"):
+    for name in ("link", "alpha", "weights", "offset", "exposure", "l1", "firth", "robust", "positive"):
         if getattr(program, name) != getattr(default, name):
             raise bad("glm", name, getattr(program, name), f"{getattr(default, name)!r} with epsilon")
     variables = read_formula(program.formula, response=True)
