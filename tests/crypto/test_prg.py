@@ -56,7 +56,11 @@ def test_a_keystream_is_counter_mode_from_the_hash_of_its_nonce(words: int) -> N
     """One block and several give the same stream, which is that of plain counter mode."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-    for key, nonce in ((bytes(range(32)), bytes(range(32))), (b"k" * 32, b"\xff" * 32), (b"k" * 32, b"n" * 16)):
+    for key, nonce in (
+        (bytes(range(32)), bytes(range(32))),
+        (b"k" * 32, b"\xff" * 32),
+        (b"k" * 32, b"n" * 16),
+    ):
         start = ghash(key, nonce)
         count = (int.from_bytes(start[12:], "big") + 1) % 2**32
         counter = modes.CTR(start[:12] + count.to_bytes(4, "big"))

@@ -215,7 +215,7 @@ def _by_leaf(work: _Round, trees: list[Tree], roots: list[_Node]) -> Growth:
                 parents.append(best)
                 leaves[k] += 1
         pairs = [work.divide(trees[n.tree], n) for n in parents]
-        # children at the last depth or with too small sums, and the last leaves of a tree, are not split again
+        # not split again: children at the last depth or with too small sums, and the last leaves of a tree
         deeper = [
             (parent, pair)
             for parent, pair in zip(parents, pairs)

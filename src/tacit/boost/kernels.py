@@ -184,7 +184,7 @@ def word_places(codes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """Return of each row and column the place of its cell's first word in a histogram."""
     last = int(offsets[-1]) + 255
     kind = np.uint16 if WORDS * last < 1 << 16 else np.uint32
-    rows = np.ascontiguousarray(codes)  # columns that were chosen lie one after the other: a row is read at once
+    rows = np.ascontiguousarray(codes)  # chosen columns lie one after the other, and a row is read at once
     return np.asarray((rows + offsets.astype(kind)) * kind(WORDS))
 
 

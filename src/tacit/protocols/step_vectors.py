@@ -61,6 +61,10 @@ def _join(first: Tensor, second: Tensor) -> Tensor:
     return torch.from_numpy(joined).view(first.dtype)
 
 
+# the vectors before, what was sent and kept of them; whole vectors, and the hashes of their values
+Restored = tuple[Down, Down, Mapping[str, int], dict[str, Tensor], dict[str, Hashed]]
+
+
 class LastStep:
     """What parties of one process computed last of the same objects: whole vectors, and their digest.
 
@@ -68,8 +72,7 @@ class LastStep:
     """
 
     def __init__(self) -> None:
-        # the vectors before, what was sent and kept of them; whole vectors
-        self.restored: tuple[Down, Down, Mapping[str, int], dict[str, Tensor], dict[str, Hashed]] | None = None
+        self.restored: Restored | None = None
         self.digested: tuple[int, Down, bytes, dict[str, Hashed]] | None = None
 
 
