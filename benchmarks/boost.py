@@ -4,11 +4,12 @@
     python benchmarks/boost.py --speed          CPU seconds of 100 trees of depth 6, Adult over 10 parties
     python benchmarks/boost.py --private        AUC by ε on Adult
     python benchmarks/boost.py --kernels        histograms: numba and numpy
+    python benchmarks/boost.py --paired         AUC beside XGBoost on the same and on its own bins, 60 splits
     python benchmarks/boost.py --vertical       default_credit, columns of two parties: AUC, CPU seconds, MB
     python benchmarks/boost.py --apart          AUC on seven tables, columns of two and of three parties
 
 Adult, default_credit and heart_disease are read from TACIT_DATA (default: ../shared/data); breast_cancer comes
-with scikit-learn, fair and randhie with statsmodels, regimes with lifelines. All methods have the same rows; AUC is on test rows that
+with scikit-learn, fair and randhie with statsmodels, regimes and gbsg2 with lifelines. All methods have the same rows; AUC is on test rows that
 no party has. Bagging is what Flower's example with XGBoost does (FedXgbBagging): in each round every party
 grows one tree on its own rows from the shared model, and all of these trees join it, each with its learning
 rate divided by the number of parties.
@@ -100,6 +101,13 @@ def regimes(seed: int = 0) -> Table:
     return _split(load_dd(), "observed", seed)
 
 
+def gbsg2(seed: int = 0) -> Table:
+    """The German breast cancer study, 686 rows (lifelines): whether there was a recurrence or a death."""
+    from lifelines.datasets import load_gbsg2
+
+    return _split(load_gbsg2(), "cens", seed)
+
+
 TABLES = {
     "adult": adult,
     "default_credit": default_credit,
@@ -108,6 +116,7 @@ TABLES = {
     "fair": fair,
     "randhie": rand_hie,
     "regimes": regimes,
+    "gbsg2": gbsg2,
 }
 
 
@@ -211,8 +220,51 @@ def accuracy(names: list[str], rounds: int) -> None:
             )
 
 
-def speed(repeats: int = 3) -> None:
-    """CPU seconds (of all threads), the least of a few repeats; the first call compiles and is not counted."""
+def paired(names: list[str], splits: int = 60) -> None:
+    """Print differences of AUC within splits, with 95% intervals: XGBoost on cells of tacit's bins, and XGBoost
+    with another number of bins, beside XGBoost on its own 256 bins. Parties are IID: trees are those of pooled rows.
+    """
+    for name in names:
+        found = []
+        for seed in range(splits):
+            train, test, label = TABLES[name](seed)
+            x, xt, y, yt = matrices(train, test, label)
+            model = tacit.boost.train(
+                partition(train, label, "iid", seed), label=label, trees=TREES, depth=DEPTH
+            )
+            bins, base = model.booster.bins, float(1 / (1 + np.exp(-model.booster.base)))
+            kinds = ["c" if k else "q" for k in bins.is_category]
+            cells = [np.where((c := bins.encode(t)) == bins.widths, np.nan, c) for t in (train, test)]
+            same = [xgboost.DMatrix(c, feature_types=kinds, enable_categorical=True) for c in cells]
+            own = [xgboost.DMatrix(c, enable_categorical=True) for c in (x, xt)]
+            same[0].set_label(y)
+            own[0].set_label(y)
+            settings = {**PARAMETERS, "nthread": 1}
+            alike = {**settings, "max_cat_to_onehot": 1, "base_score": base}
+            predictions = [
+                model.predict(test),
+                xgboost.train(alike, same[0], TREES).predict(same[1]),
+                *(
+                    xgboost.train({**settings, "max_bin": b}, own[0], TREES).predict(own[1])
+                    for b in (240, 255, 256)
+                ),
+            ]
+            found.append([roc_auc_score(yt, p) for p in predictions])
+        auc = np.array(found)
+        difference = auc - auc[:, -1:]
+        half = 1.96 * difference.std(axis=0, ddof=1) / np.sqrt(splits)
+        print(f"{name}: XGBoost on its own 256 bins {auc[:, -1].mean():.4f}, means of {splits} splits")
+        methods = ("tacit", "XGBoost, tacit's bins", "XGBoost, 240 bins", "XGBoost, 255 bins")
+        for method, mean, d, h in zip(methods, auc.mean(axis=0), difference.mean(axis=0), half):
+            print(f"    {method:22} {mean:.4f}  {d:+.4f} ± {h:.4f}", flush=True)
+
+
+def speed(repeats: int = 5) -> None:
+    """CPU seconds (of all threads) and wall seconds, medians; the first call compiles and is not counted.
+
+    Methods run in turn, so that on a shared machine all have the same minutes, and ratios are medians of those
+    within a turn.
+    """
     train, test, label = adult()
     parts = partition(train, label, "iid")
     x, _, y, _ = matrices(train, test, label)
@@ -227,13 +279,13 @@ def speed(repeats: int = 3) -> None:
         "tacit, masked sums, no messages": lambda: sum_masked(parts, label, TREES, DEPTH),
         "tacit, secure sums executed": lambda: tacit.boost.train(parts, runtime="inprocess", **options),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in methods}
-    for _ in range(repeats):  # in turn: on a shared machine the same minutes for all
-        for name, run in methods.items():
-            seconds[name].append(_cpu(run))
-    pooled_seconds = min(seconds["xgboost, pooled, one thread"])
-    for name, found in seconds.items():
-        print(f"{name:32} {min(found):7.2f} CPU s  {min(found) / pooled_seconds:5.2f} ×", flush=True)
+    seconds = np.array([[_seconds(run) for run in methods.values()] for _ in range(repeats)])
+    ratios = seconds / seconds[:, :1]  # to pooled XGBoost
+    for name, found, ratio in zip(methods, np.median(seconds, axis=0), np.median(ratios, axis=0)):
+        print(
+            f"{name:32} {found[0]:6.2f} CPU s {ratio[0]:5.2f} ×  {found[1]:7.2f} wall s {ratio[1]:5.2f} ×",
+            flush=True,
+        )
 
 
 def sum_masked(parts: dict[str, pd.DataFrame], label: str, trees: int, depth: int) -> Any:
@@ -270,10 +322,11 @@ def sum_masked(parts: dict[str, pd.DataFrame], label: str, trees: int, depth: in
     raise AssertionError
 
 
-def _cpu(run: Any) -> float:
-    start = time.process_time()
+def _seconds(run: Any) -> tuple[float, float]:
+    """Return the CPU seconds of all threads, and wall seconds."""
+    start = time.process_time(), time.perf_counter()
     run()
-    return time.process_time() - start
+    return time.process_time() - start[0], time.perf_counter() - start[1]
 
 
 def private() -> None:
@@ -322,7 +375,7 @@ def kernels() -> None:
         ("numba", lambda: k.histograms(*arguments, (16, features * 65))),
         ("numpy", lambda: k.histograms_numpy(*arguments, out)),
     ):
-        best = min(_cpu(run) for _ in range(5))
+        best = min(_seconds(run)[0] for _ in range(5))
         print(f"{name}: {best / (n * features) * 1e9:5.1f} ns for a row and column", flush=True)
 
 
@@ -456,13 +509,15 @@ def _xgboost(x: np.ndarray, y: np.ndarray, trees: int, depth: int, bins: int) ->
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    for flag in ("speed", "private", "kernels", "vertical", "apart"):
+    for flag in ("speed", "paired", "private", "kernels", "vertical", "apart"):
         parser.add_argument(f"--{flag}", action="store_true")
     parser.add_argument("--tables", nargs="*", default=list(TABLES))
     parser.add_argument("--rounds", type=int, default=TREES, help="rounds of bagging")
     args = parser.parse_args()
     if args.speed:
         speed()
+    elif args.paired:
+        paired(args.tables)
     elif args.private:
         private()
     elif args.kernels:

@@ -13,10 +13,15 @@ import pytest
 from tacit.boost import kernels, trees
 from tacit.boost.bins import Bins, Feature
 from tacit.boost.cut_search import CutSearch, count_keys, count_rounded
+from tacit.boost.grower import _Round
 from tacit.boost.model import leaf_values
+from tacit.boost.program import BoostProgram
 from tacit.boost.splits import SplitRules, _search_compiled, find_splits, search_numpy
 from tacit.data.preparation import keys_of
 from tacit.errors import BadData
+from tacit.protocols.sum_steps import ideal
+
+from .tables import divide, make_program, make_table
 
 BINS = Bins((Feature("a", (0.0, 1.0, 2.0)), Feature("c", levels=("u", "v", "w")), Feature("d", (5.0,))))
 
@@ -358,3 +363,29 @@ def test_no_bin_has_fewer_rows_than_required():
 
 def test_a_saved_tree_is_json():
     json.dumps(BINS.to_dict())
+
+
+@pytest.mark.parametrize("rules", [{}, {"leaves": 6, "depth": 0}], ids=["by level", "best first"])
+def test_no_histogram_is_asked_for_where_neither_sibling_can_be_split(rules, monkeypatch):
+    """Trees are those of asking for all of them: a node is split only if both children have the least weight."""
+    table, asked = divide(make_table(), 2), []
+    original = BoostProgram._parse
+
+    def parse(self, down):
+        work = original(self, down)
+        asked.append(sum(work.counts))
+        return work
+
+    monkeypatch.setattr(BoostProgram, "_parse", parse)
+    options = {"trees": 20, "depth": 5, "min_child_weight": 20.0, **rules}
+    few = ideal(make_program(**options), table).model
+    count = sum(asked)
+    asked.clear()
+    monkeypatch.setattr(_Round, "can_split", lambda self, node: True)
+    all_of_them = ideal(make_program(**options), table).model
+    rows = make_table(seed=1)
+    assert few.predict(rows).tolist() == all_of_them.predict(rows).tolist()
+    for tree, other in zip(few.trees, all_of_them.trees, strict=True):
+        assert (tree.feature, tree.cut, tree.value) == (other.feature, other.cut, other.value)
+        assert (tree.gain, tree.cover, tree.rows) == (other.gain, other.cover, other.rows)
+    assert count < sum(asked)

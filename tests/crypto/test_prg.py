@@ -36,12 +36,13 @@ def test_the_keystream_is_aes_256_in_counter_mode() -> None:
 
 
 def ghash(key: bytes, nonce: bytes) -> bytes:
-    """NIST SP 800-38D, 6.4 and 7.1: the counter block before the first, of a nonce of 16 bytes."""
+    """NIST SP 800-38D, 6.4 and 7.1: the counter block before the first, of a nonce of whole blocks."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     zero = Cipher(algorithms.AES(key), modes.ECB()).encryptor().update(bytes(16))
     h, y = int.from_bytes(zero, "big"), 0
-    for block in (nonce, (128).to_bytes(16, "big")):  # its length in bits
+    blocks = [nonce[at : at + 16] for at in range(0, len(nonce), 16)]
+    for block in (*blocks, (8 * len(nonce)).to_bytes(16, "big")):  # and its length in bits
         x, v, z = y ^ int.from_bytes(block, "big"), h, 0
         for bit in range(127, -1, -1):
             z ^= v if x >> bit & 1 else 0
@@ -55,14 +56,18 @@ def test_a_keystream_is_counter_mode_from_the_hash_of_its_nonce(words: int) -> N
     """One block and several give the same stream, which is that of plain counter mode."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-    for key, nonce in ((bytes(range(32)), bytes(range(16))), (b"k" * 32, b"\xff" * 16)):
+    for key, nonce in (
+        (bytes(range(32)), bytes(range(32))),
+        (b"k" * 32, b"\xff" * 32),
+        (b"k" * 32, b"n" * 16),
+    ):
         start = ghash(key, nonce)
         count = (int.from_bytes(start[12:], "big") + 1) % 2**32
         counter = modes.CTR(start[:12] + count.to_bytes(4, "big"))
         wanted = Cipher(algorithms.AES(key), counter).encryptor().update(bytes(8 * words))
-        added = prg.mask_from(np.zeros(words, np.uint64), [(prg.Keystream(key), nonce, 1)], 64)
+        added = prg.mask_from(np.zeros(words, np.uint64), [(prg.Keystream(key), 1)], nonce, 64)
         assert added.tobytes() == wanted
-        assert not prg.mask_from(added, [(prg.Keystream(key), nonce, -1)], 64).any()
+        assert not prg.mask_from(added, [(prg.Keystream(key), -1)], nonce, 64).any()
     with pytest.raises(BadParameter, match="the length of a key is 16; it must be 32 bytes"):
         prg.Keystream(bytes(16))
 

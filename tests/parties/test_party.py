@@ -6,11 +6,15 @@ import asyncio
 import itertools
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from tacit.errors import BadFrame, BadParameter, PartyFailed, ProtocolError
 from tacit.parties import Ledger, Mailbox, Message, Party, Secret, SeededSecret
+from tacit.parties.codec import decode, encode
+from tacit.parties.party import LastRead
 from tacit.runtimes import InProcess
 
 
@@ -332,3 +336,51 @@ def test_one_message_can_go_to_several_and_nothing_mutable_is_shared():
         "a": "hello",
         "b": "hello",
     }
+
+
+class PartyNotice(Message, reveals="a number", is_read_only=True):
+    value: Tensor
+
+
+def test_a_read_only_message_to_several_parties_of_one_process_is_decoded_once():
+    """Of the same frame only: a sender that tells one party something else is read by that party itself."""
+
+    async def sender(me):
+        for value in (1.0, 2.0):
+            await me.send(["b", "c"], PartyNotice(torch.tensor([value])))
+        await me.send("b", PartyNotice(torch.tensor([3.0])))
+        await me.send("c", PartyNotice(torch.tensor([4.0])))
+
+    async def receiver(me):
+        return [(await me.recv("a", PartyNotice)).value for _ in range(3)]
+
+    found = InProcess().run_sync({"a": sender, "b": receiver, "c": receiver})
+    assert [v.item() for v in found["b"]] == [1.0, 2.0, 3.0]
+    assert [v.item() for v in found["c"]] == [1.0, 2.0, 4.0]
+
+    async def wrong(me):
+        with pytest.raises(ProtocolError, match="expected PartyNumber"):
+            await me.recv("a", PartyNumber)
+
+    async def once(me):
+        await me.send(["b", "c"], PartyNotice(torch.tensor([1.0])))
+
+    async def right(me):
+        return (await me.recv("a", PartyNotice)).value
+
+    assert InProcess().run_sync({"a": once, "b": right, "c": wrong})["b"].item() == 1.0
+
+
+def test_only_the_very_same_frame_is_known():
+    shared, frame = LastRead(), encode(PartyNotice(torch.tensor([1.0])))
+    message = decode(frame, PartyNotice)
+    shared.keep(frame, message)
+    assert shared.find(frame, (PartyNotice,)) is message
+    assert shared.find(frame, (PartyNumber,)) is None
+    assert shared.find(bytes(bytearray(frame)), (PartyNotice,)) is None  # equal, and another object
+    changeable = bytearray(frame)
+    shared.keep(changeable, message)  # memory that a receiver may use, or that may change
+    assert shared.find(changeable, (PartyNotice,)) is None
+    other = encode(PartyNumber(1))
+    shared.keep(other, decode(other, PartyNumber))  # not declared as read-only
+    assert shared.find(other, (PartyNumber,)) is None

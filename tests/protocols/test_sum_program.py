@@ -15,7 +15,7 @@ from tacit.crypto.agree import public_of
 from tacit.errors import PartyFailed, ProtocolError, QueryRefused, SumAborted
 from tacit.protocols import sum_of_all, sum_program
 from tacit.protocols.joining import Admission, Ready, Work
-from tacit.protocols.step_vectors import StepVectors, shorten
+from tacit.protocols.step_vectors import LastStep, StepVectors, shorten
 from tacit.protocols.sum_program import KeptAnswers, SumRules, SumsOver, SumStep, ideal
 from tacit.protocols.summing import AdvertisedKeys, MaskedVector, RoundKeys
 from tacit.runtimes.inprocess import InProcess
@@ -463,6 +463,48 @@ def test_different_additions_have_different_digests():
     last.restore({"trees": torch.ones(300, dtype=torch.uint8)}, {})
     found.add(last.digest(1, last.restore({"trees": torch.tensor([1], dtype=torch.uint8)}, {"trees": 300})))
     assert len(found) == 4
+
+
+def test_parties_of_one_process_never_take_over_what_another_was_sent():
+    """A coordinator that lies to one of them: it reads, restores and digests what it was sent itself."""
+    first = {"trees": torch.zeros(300, dtype=torch.uint8)}
+    shared = LastStep()
+    parties = [StepVectors(shared) for _ in range(3)]
+    for party in parties:
+        party.vectors = first
+        assert party.digest(0, first) == sum_program.digest_of_step(0, first)
+    kept = {"trees": 300}
+    asked = [
+        {"trees": torch.tensor([k], dtype=torch.uint8)} for k in (1, 1, 2)
+    ]  # equal ones are not the same
+    for party, sent in zip(parties, asked):
+        whole = party.restore(sent, kept)
+        assert whole["trees"].tolist() == [0] * 300 + sent["trees"].tolist()
+        assert party.digest(1, whole) == sum_program.digest_of_step(1, whole)
+    assert parties[0].digest(1, parties[0].vectors) != parties[2].digest(1, parties[2].vectors)
+    assert parties[0].digest(2, parties[0].vectors) == sum_program.digest_of_step(2, parties[0].vectors)
+    again = parties[0].restore(asked[2], kept)  # what another party was sent, continuing other vectors
+    assert again["trees"].tolist() == [0] * 300 + [2]
+    with pytest.raises(ProtocolError, match="a step continues"):
+        StepVectors(shared).restore(asked[2], kept)  # one that was sent nothing before
+
+
+def test_terms_of_other_steps_and_scopes_have_other_contexts():
+    """What one sum's context was is remembered, and is no other sum's."""
+    rules = SumRules("contract", tuple(TABLES))
+    found = {
+        rules.terms(length, 5, sent, modular).context_in(scope)
+        for _ in range(2)
+        for length in (3, 4)
+        for modular in (False, True)
+        for sent in (b"", b"a", b"b")
+        for scope in ("sum 0", "sum 1", "sum 0")
+    }
+    assert len(found) == 2 * 2 * 3 * 2
+    terms = rules.terms(3, 5, b"a")
+    assert terms is rules.terms(3, 5, b"a")
+    assert rules.terms(3, 5, b"b").context_in("sum 0") != terms.context_in("sum 0")
+    assert len({sum_of_all.mask_context(b"x", names) for names in (("a", "b"), ("a", "c"))}) == 2
 
 
 def test_answers_in_memory_are_dropped_and_never_computed_again(monkeypatch):

@@ -2,6 +2,7 @@
 
 `grow` is a generator: it yields the growing trees and the nodes whose histograms it asks for, and receives
 their sums. Of two siblings only the one with fewer rows is asked for; the other is the parent's minus it.
+None is asked for where neither can be split, because the sums of both are too small for two children.
 
     level   all nodes of a depth at once: `depth` questions a round
     leaf    the leaf with the largest gain first: `leaves` − 1 questions a round
@@ -122,6 +123,14 @@ class _Round:
         tree.value[node] = tree.weight[node] = float(np.float32(self.rules.learning_rate * w))
         tree.cover[node], tree.rows[node] = h, int(total[2])
 
+    def can_split(self, node: _Node) -> bool:
+        """Return whether a node's sums suffice for two children, whatever its histogram is."""
+        rules = self.rules.split
+        return bool(
+            node.total[1] / self.scale[1] >= 2 * rules.min_child_weight  # exact: the scale is a power of two
+            and node.total[2] >= 2 * max(rules.min_rows, 1)
+        )
+
     def divide(self, tree: Tree, parent: _Node) -> tuple[_Node, _Node]:
         """Split a node; return its children without histograms."""
         assert parent.found is not None
@@ -178,10 +187,13 @@ def grow(
 def _by_level(work: _Round, trees: list[Tree], level: list[_Node]) -> Growth:
     for depth in range(1, work.rules.depth + 1):
         work.search(level)
-        parents = [n for n in level if _has_split(n)]
-        pairs = [work.divide(trees[n.tree], n) for n in parents]
-        if depth == work.rules.depth or not pairs:
+        divided = [(n, work.divide(trees[n.tree], n)) for n in level if _has_split(n)]
+        if depth == work.rules.depth:
             break
+        live = [(n, pair) for n, pair in divided if any(map(work.can_split, pair))]
+        if not live:
+            break
+        parents, pairs = [n for n, _ in live], [pair for _, pair in live]
         hists = yield trees, [(s.tree, s.node) for s in map(_smaller, pairs)]
         _receive(hists, pairs, parents)
         level = [child for pair in pairs for child in pair]
@@ -203,11 +215,13 @@ def _by_leaf(work: _Round, trees: list[Tree], roots: list[_Node]) -> Growth:
                 parents.append(best)
                 leaves[k] += 1
         pairs = [work.divide(trees[n.tree], n) for n in parents]
-        # children at the last depth, and the last leaves of a tree, are not split again
+        # not split again: children at the last depth or with too small sums, and the last leaves of a tree
         deeper = [
             (parent, pair)
             for parent, pair in zip(parents, pairs)
-            if leaves[parent.tree] < work.rules.leaves and pair[0].depth != work.rules.depth
+            if leaves[parent.tree] < work.rules.leaves
+            and pair[0].depth != work.rules.depth
+            and any(map(work.can_split, pair))
         ]
         if not parents:
             return trees

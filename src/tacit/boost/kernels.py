@@ -184,7 +184,8 @@ def word_places(codes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """Return of each row and column the place of its cell's first word in a histogram."""
     last = int(offsets[-1]) + 255
     kind = np.uint16 if WORDS * last < 1 << 16 else np.uint32
-    return np.asarray((codes + offsets.astype(kind)) * kind(WORDS))
+    rows = np.ascontiguousarray(codes)  # chosen columns lie one after the other, and a row is read at once
+    return np.asarray((rows + offsets.astype(kind)) * kind(WORDS))
 
 
 def to_integers(values: np.ndarray, weight: np.ndarray, scale: float, limit: int) -> np.ndarray:

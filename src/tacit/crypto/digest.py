@@ -25,14 +25,6 @@ def _blake3() -> Callable[..., Any]:
     return blake3
 
 
-def keyed_hashes() -> Callable[..., Any]:
-    """BLAKE3, which with `key=` (32 bytes) is a pseudorandom function, in a third of the time of HMAC.
-
-    The function itself: a sum of ten parties calls it ninety times.
-    """
-    return _blake3()
-
-
 class Hashed:
     """A tensor and the state of the hash of its values, with which a longer one is hashed."""
 

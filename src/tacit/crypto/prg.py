@@ -20,7 +20,6 @@ from .ring import truncate, word
 BLOCK = 1 << 18  # bytes: keystream and the part of the vector it is added to fit in a core's cache
 _ZEROS = memoryview(bytes(BLOCK))
 KEY = 32  # bytes
-NONCE = 16  # bytes
 
 
 def aes(key: bytes, feature: str = "secure aggregation", extra: str = "secagg", mode: str = "CTR") -> Any:
@@ -48,9 +47,10 @@ def _ciphers() -> tuple[Any, Any, Any, Any]:
 class Keystream:
     """A key with a stream for each nonce: what AES-256-GCM adds to a message (NIST SP 800-38D, GCTR).
 
-    It is AES-256 in counter mode, from the counter that follows GHASH(nonce), a bijection of the nonce; the
-    last 32 bits count, so a stream has less than 2^36 bytes. GCM is used because OpenSSL computes it with
-    wider instructions than plain counter mode: twice as fast on processors that have them. Tags are dropped.
+    It is AES-256 in counter mode, from the counter that follows GHASH(nonce): a polynomial hash under a key
+    that follows from this one, so nonces need not be secret or random, only different. The last 32 bits
+    count, so a stream has less than 2^36 bytes. GCM is used because OpenSSL computes it with wider
+    instructions than plain counter mode: twice as fast on processors that have them. Tags are dropped.
     """
 
     __slots__ = ("_key", "encrypt")
@@ -94,14 +94,17 @@ def mask(vector: np.ndarray, keys: Iterable[tuple[bytes, int]], width: int) -> n
     return _add(vector, ((aes(key), sign) for key, sign in keys), width)
 
 
-def mask_from(vector: np.ndarray, streams: Iterable[tuple[Keystream, bytes, int]], width: int) -> np.ndarray:
-    """As `mask`, with streams of (key, nonce, sign). Nonces of a key are random: 16 bytes, each used once."""
+def mask_from(
+    vector: np.ndarray, streams: Iterable[tuple[Keystream, int]], nonce: bytes, width: int
+) -> np.ndarray:
+    """As `mask`, with the streams of one nonce: of a key, and a sign. A key and a nonce are used once."""
     if vector.nbytes > BLOCK or vector.dtype != word(width):
-        return _add(vector, ((stream.start(nonce), sign) for stream, nonce, sign in streams), width)
+        return _add(vector, ((stream.start(nonce), sign) for stream, sign in streams), width)
     zeros, kind, count = _ZEROS[: vector.nbytes], vector.dtype, len(vector)
-    for stream, nonce, sign in streams:  # one block: a program of sums has thousands of short vectors
-        block = np.frombuffer(stream.encrypt(nonce, zeros, None), kind, count)
-        (np.add if sign > 0 else np.subtract)(vector, block, vector)
+    add, subtract, block_of = np.add, np.subtract, np.frombuffer
+    for stream, sign in streams:  # one block: a program of sums has thousands of short vectors
+        block = block_of(stream.encrypt(nonce, zeros, None), kind, count)
+        (add if sign > 0 else subtract)(vector, block, vector)
     return truncate(vector, width)
 
 

@@ -7,8 +7,10 @@ default_credit took 27.9 CPU seconds with two threads and 3.5 with one, with the
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -51,5 +53,20 @@ def one_blas_thread() -> Iterator[None]:
     except ImportError:
         yield
         return
-    with threadpool_limits(1, "blas"):
+    global _LIMIT, _INSIDE
+    with _CHANGE:
+        if not _INSIDE:
+            _LIMIT = threadpool_limits(1, "blas")
+        _INSIDE += 1
+    try:
         yield
+    finally:
+        with _CHANGE:
+            _INSIDE -= 1
+            if not _INSIDE:
+                _LIMIT.restore_original_limits()
+
+
+# the parties of one process are in this block together: to look for its libraries takes milliseconds
+_CHANGE, _INSIDE = threading.Lock(), 0
+_LIMIT: Any = None  # of the outermost block

@@ -29,8 +29,10 @@ class Message:
     reveals: ClassVar[str]
     forms: ClassVar[dict[str, FieldType]]
     field_places: ClassVar[dict[str, tuple[FieldType, str]]]  # with the names of the fields in errors
+    # no receiver changes its tensors: parties of one process that are sent one frame may share what it holds
+    is_read_only: ClassVar[bool]
 
-    def __init_subclass__(cls, *, reveals: str = "", **kwargs: Any) -> None:
+    def __init_subclass__(cls, *, reveals: str = "", is_read_only: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         parent = cls.__mro__[1]
         if parent is not Message:
@@ -49,12 +51,12 @@ class Message:
                 f"{cls.__module__}.{cls.__qualname__}. "
                 "The name identifies the kind on the wire; rename one of them."
             )
-        cls.kind, cls.reveals = cls.__name__, reveals.strip()
+        cls.kind, cls.reveals, cls.is_read_only = cls.__name__, reveals.strip(), is_read_only
         dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
         hints = typing.get_type_hints(cls)
         names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for name in names:
-            if name in ("kind", "reveals", "forms", "field_places"):
+            if name in ("kind", "reveals", "forms", "field_places", "is_read_only"):
                 raise ProtocolError(
                     f"message {cls.__name__} has a field {name!r}, a name every message already uses. "
                     "Rename the field."

@@ -122,8 +122,14 @@ class SecAggTerms(SumTerms):
 
     def bound_to(self, sent: bytes) -> SecAggTerms:
         """Return these terms, which were checked, for what was sent down."""
+        last: SecAggTerms | None = self.__dict__.get("_bound")  # parties of one process ask for the same
+        if last is not None and last.sent == sent:
+            return last
         terms = object.__new__(SecAggTerms)  # dataclasses.replace takes ten times as long
         terms.__dict__.update(self.__dict__, sent=sent)
+        for name in ("_bound", "_context"):  # of other terms
+            terms.__dict__.pop(name, None)
+        self.__dict__["_bound"] = terms
         return terms
 
     @cached_property
@@ -144,8 +150,12 @@ class SecAggTerms(SumTerms):
         return self.context_in(me.tag)
 
     def context_in(self, scope: str) -> bytes:
-        before, between, after = self.constant_context
-        return b"".join((before, bind(scope), between, bind(self.sent), after))
+        last: tuple[str, bytes] | None = self.__dict__.get("_context")
+        if last is None or last[0] != scope:
+            before, between, after = self.constant_context
+            last = scope, b"".join((before, bind(scope), between, bind(self.sent), after))
+            self.__dict__["_context"] = last
+        return last[1]
 
     @cached_property
     def constant_context(self) -> tuple[bytes, bytes, bytes]:

@@ -7,12 +7,12 @@
       |--- SessionUnknown() ----------------------------->|   instead, if u restarted since: a new session
 
     s_{u,v} = HKDF(X25519(x_u, X_v); contract, session, both names and keys)        once in a session
-    k_{u,v}, r_{u,v} = HMAC(s_{u,v}; "masks"), HMAC(s_{u,v}; "nonces")               once in a session
-    c_{u,v} = BLAKE3(r_{u,v}; contract, step, what was sent down, parties), 16 bytes once in a sum
-    y_u = x_u + Σ_{v > u} PRG(k_{u,v}, c_{u,v}) − Σ_{v < u} PRG(k_{u,v}, c_{u,v})   modulo 2^width
+    k_{u,v} = HMAC(s_{u,v}; "masks")                                                 once in a session
+    c = SHA-256(contract, step, what was sent down, parties)                         once in a sum
+    y_u = x_u + Σ_{v > u} PRG(k_{u,v}, c) − Σ_{v < u} PRG(k_{u,v}, c)                modulo 2^width
 
-PRG(k, c) is the keystream of AES-256-GCM with the nonce c: counter mode, from the counter that follows
-GHASH(c); BLAKE3 is keyed, a pseudorandom function.
+PRG(k, c) is the keystream of AES-256-GCM with the nonce c of 32 bytes: counter mode, from the counter that
+follows GHASH_h(c), where the hash key h is AES_k(0).
 
 The masks cancel in the sum over all parties and in no other. Nothing is ever revealed to unmask it, so there
 are no shares of secrets, and no self-mask b_u: Bonawitz et al. (secagg.py) need both because they open the
@@ -20,11 +20,15 @@ pairwise masks of clients that dropped out. Where every sum is over all parties,
 means no sum, and its masks are never opened.
 
 Claim: the coordinator and any n − 2 parties together learn of the others' vectors only their sum. Between any
-two honest parties u and v, k_{u,v} and c_{u,v} are outputs of a pseudorandom function under a key that only
-u and v have (Diffie-Hellman over Curve25519, HKDF), so PRG(k_{u,v}, c_{u,v}) is indistinguishable from
-uniform, in every sum anew: GHASH is a bijection of c, so counters are uniform as well, and those of q sums
-of 2^30 bytes overlap with a probability below q² / 2^101 (of two, 96 bits agree and the last 32 are near).
-Honest parties are connected by these masks, so all that does not depend on them is the honest sum.
+two honest parties u and v, k_{u,v} is the output of a pseudorandom function under a key that only u and v
+have (Diffie-Hellman over Curve25519, HKDF), so PRG(k_{u,v}, c) is indistinguishable from uniform, in every
+sum anew, as GCM is under different nonces. The coordinator knows all c, and may choose them by what it sends
+down; whether the counters of two of them overlap depends on h, which it does not know. GHASH_h(c) is a
+polynomial in h: of two different c the first counters differ by any given value with a probability of at
+most 3 / 2^128, and at most 32 differences as bits are one difference as numbers (Niwa, Ohashi, Minematsu,
+Iwata: GCM Security Bounds Reconsidered, FSE 2015). Those of q sums of 2^30 bytes, 2^26 blocks, overlap with a
+probability below q² · 2^26 · 32 · 3 / 2^128 < q² / 2^95; of sums of 32 kB, q² / 2^110. Honest parties are
+connected by these masks, so all that does not depend on them is the honest sum.
 
 Claim: one mask hides one vector. A mask depends on contract, step and everything sent down, and a party
 answers these with one vector, which it keeps on disk (`sum_program.Answers`). A coordinator that repeats an
@@ -51,7 +55,6 @@ from torch import Tensor
 
 from ..crypto import prg, ring
 from ..crypto.agree import PUBLIC, KeyPair, bind
-from ..crypto.digest import keyed_hashes
 from ..errors import ProtocolError
 from ..parameters import bad
 from ..parties.message import Message
@@ -69,7 +72,7 @@ from .summing import (
     receive,
 )
 
-MASKS, NONCES = b"tacit sum_of_all masks 3", b"tacit sum_of_all nonces 3"
+MASKS = b"tacit sum_of_all masks 4"
 
 
 class SessionUnknown(Message, reveals="that the party has no keys of this session: it was restarted"):
@@ -85,8 +88,8 @@ class Session:
     """What a party keeps between the sums of a session: the secret that it shares with each other party."""
 
     name: bytes = b""
-    # of each other party: the key of masks, the secret of its nonces, and the sign
-    streams: list[tuple[prg.Keystream, bytes, int]] = field(default_factory=list, repr=False)
+    # of each other party: the key of masks, and the sign
+    streams: list[tuple[prg.Keystream, int]] = field(default_factory=list, repr=False)
 
     def begin(self, name: bytes, about: bytes, me: str, own: KeyPair, keys: Mapping[str, bytes]) -> None:
         """Derive the secrets of a session from the public keys of all parties."""
@@ -95,17 +98,12 @@ class Session:
             if v != me:
                 secret = own.agree(public, pair(bind(about, name), me, own.public, v, public))
                 stream = prg.Keystream(hmac.digest(secret, MASKS, "sha256"))
-                self.streams.append((stream, hmac.digest(secret, NONCES, "sha256"), sign(me, v)))
+                self.streams.append((stream, sign(me, v)))
         self.name = name
 
     def mask(self, vector: np.ndarray, about: bytes, parties: Sequence[str], width: int) -> np.ndarray:
         """Add the masks of one sum to a vector, in place."""
-        context, nonces = mask_context(about, tuple(parties)), keyed_hashes()
-        masks = [
-            (stream, nonces(context, key=secret).digest(prg.NONCE), sign_)
-            for stream, secret, sign_ in self.streams
-        ]
-        return prg.mask_from(vector, masks, width)
+        return prg.mask_from(vector, self.streams, mask_context(about, tuple(parties)), width)
 
     def answer(self, vector: np.ndarray, about: bytes, parties: Sequence[str], width: int) -> MaskedVector:
         """Mask a vector in place; return the message."""
@@ -154,10 +152,11 @@ async def continue_session(
 ) -> None:
     """Take part in one sum of a session that goes on, in the scope `tag`: send one message, await none."""
     vector = terms.encode_numbers(values, me.name)
-    about = terms.context_in(me.full_tag(tag))
+    about = terms.context_in(me.full_tag(tag))  # the same object at all parties of this process
     await me.send_alone(tag, server, session.answer(vector, about, parties, terms.width))
 
 
+@lru_cache(64)
 def mask_context(about: bytes, parties: tuple[str, ...]) -> bytes:
     """Return what the masks of a sum are bound to, as a digest."""
     return hashlib.sha256(bind(about) + _bind_names(parties)).digest()

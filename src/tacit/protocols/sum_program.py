@@ -55,7 +55,7 @@ from .consent import Commitment, OneSum
 from .departures import BEGAN, Beginnings, mark, read_first
 from .joining import shown
 from .rounds import run_sum
-from .step_vectors import StepVectors, shorten
+from .step_vectors import LastStep, StepVectors, shorten
 from .sum_replay import run_steps, with_parties
 from .sum_steps import AsksOnce, Chained, Packed, R, T, count_words, implements
 from .sum_steps import Down as Down
@@ -77,6 +77,7 @@ KEPT_BYTES = 1 << 16  # of answers besides the last two: memory that is used aga
 class SumStep(
     Message,
     reveals="what the next sum depends on: numbers that follow from earlier sums over all parties",
+    is_read_only=True,
 ):
     step: int
     session: bytes  # of this attempt; it is in the scope of its messages
@@ -130,6 +131,11 @@ class SumRules:
                 known.clear()
             known[key] = _make_terms(self, length, bound, modular)
         return known[key].bound_to(sent)
+
+    @cached_property
+    def last_step(self) -> LastStep:
+        """What the parties that have this very object computed last (those of one process)."""
+        return LastStep()
 
     @cached_property
     def _known(self) -> dict[tuple[int, int, bool], secagg.SecAggTerms]:
@@ -256,7 +262,7 @@ async def client(
     the error is raised here.
     """
     answers = answers if answers is not None else KeptAnswers()
-    session, last = sum_of_all.Session(), StepVectors()
+    session, last = sum_of_all.Session(), StepVectors(rules.last_step)
     checker = None
     if rules.checked:
         assert isinstance(answers, Checks)

@@ -25,7 +25,7 @@ from ..parties.clock import Clock, RealClock, VirtualClock
 from ..parties.codec import MAX_BYTES
 from ..parties.ledger import Ledger
 from ..parties.mailbox import Mailbox
-from ..parties.party import Party, Program
+from ..parties.party import LastRead, Party, Program
 from ..parties.secret import Secret, SeededSecret
 from .streaming import Emitter, drain
 
@@ -158,7 +158,7 @@ class _Run:
         self.programs, self.ledger = dict(programs), ledger
         self.clock: Clock = VirtualClock(runtime.start) if runtime.clock == "virtual" else RealClock()
         self.boxes = {name: Mailbox(name, Ledger(), runtime.max_bytes) for name in self.programs}
-        seed = runtime.insecure_seed
+        seed, last_read = runtime.insecure_seed, LastRead()
         self.parties = {
             name: Party(
                 name,
@@ -167,6 +167,7 @@ class _Run:
                 self.clock,
                 Secret() if seed is None else SeededSecret(f"{seed}/{name}"),
                 runtime.seed,
+                last_read=last_read,
             )
             for name, box in self.boxes.items()
         }

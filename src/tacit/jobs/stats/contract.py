@@ -12,6 +12,7 @@ import importlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ...errors import BadJob, BadParameter
@@ -86,6 +87,11 @@ class SumContract:
         return cls(json.loads(text))
 
     def program(self) -> SumProgram[Any, Any]:
+        """Return the program. Parties of one process that have this very object read a step once."""
+        return self._program
+
+    @cached_property
+    def _program(self) -> SumProgram[Any, Any]:
         """Build the program. Sequences among its options are tuples."""
         module, _, name = self.tables["program"].partition(":")
         kind: Any = importlib.import_module(module)
@@ -97,12 +103,24 @@ class SumContract:
         return program
 
     def rules(self, within: float | None = None, tries: int = 3) -> SumRules:
-        t = self.tables
-        return check(
-            SumRules(
-                self.digest, tuple(t["parties"]), t["threshold"], t["adversary"], within, tries, t["checked"]
+        t, known = self.tables, self._rules
+        if (within, tries) not in known:
+            known[within, tries] = check(
+                SumRules(
+                    self.digest,
+                    tuple(t["parties"]),
+                    t["threshold"],
+                    t["adversary"],
+                    within,
+                    tries,
+                    t["checked"],
+                )
             )
-        )
+        return known[within, tries]
+
+    @cached_property
+    def _rules(self) -> dict[tuple[float | None, int], SumRules]:
+        return {}
 
     def check_offer(self, offered: str) -> None:
         """Raise unless a coordinator's contract is this one, to the letter."""
