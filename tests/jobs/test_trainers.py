@@ -227,7 +227,7 @@ def test_a_run_that_is_stopped_leaves_nothing_behind_and_resumed_ends_with_the_s
             metadata[PENDING] = record.to_dict()
         assert record.is_complete != is_durable
     after = children(), threading.active_count(), open_files() if not is_remote else set()
-    assert after[0] == before[0]
+    assert after[0] <= before[0]
     assert after[1] <= before[1] + is_remote  # gRPC keeps one of its own
     assert after[2] <= before[2]
 

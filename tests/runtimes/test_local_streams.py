@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,6 +124,22 @@ def test_a_restarted_party_is_noticed_by_the_one_that_awaits_it(folder: Path) ->
             await asyncio.gather(again, return_exceptions=True)
 
     asyncio.run(asyncio.wait_for(play(), DEADLINE))
+
+
+def test_a_stream_that_is_dialed_while_a_party_ends_is_closed(folder: Path) -> None:
+    """Its task is canceled before it has begun; the socket was once left open, to be found by a later test."""
+
+    async def play() -> int:
+        local = sockets(folder, "a", "b")
+        async with Net.of("a", "b") as net:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dialer:
+                async with Link(net.kits["b"], local=local) as link:
+                    dialer.connect(local["b"])
+                    link.local._accept()
+                    (dialed,) = link.local._dialed
+            return dialed.fileno()
+
+    assert asyncio.run(asyncio.wait_for(play(), DEADLINE)) == -1
 
 
 def test_an_awaited_party_that_ended_is_named_after_the_time_given(folder: Path) -> None:

@@ -21,7 +21,7 @@ import pytest
 
 from tacit.errors import BadJob, BadKit, NoHub, PartyFailed, ProtocolError, SealBroken
 from tacit.parties import Ledger, Program, Runtime
-from tacit.runtimes import conformance, nats_relay
+from tacit.runtimes import conformance, nats_relay, preflight
 from tacit.runtimes import link as links
 from tacit.runtimes.envelope import MAIL, pack
 from tacit.runtimes.hub import Hub
@@ -225,7 +225,11 @@ def test_a_party_that_was_killed_is_noticed_and_reported(nats: Nats, monkeypatch
     asyncio.run(play())
 
 
-def test_who_is_connected_is_answered_by_the_parties(nats: Nats) -> None:
+def test_who_is_connected_is_answered_by_the_parties(nats: Nats, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        preflight, "WAIT_FOR_ANSWERS", 4.0
+    )  # a busy machine may take more than the usual second
+
     async def play() -> Any:
         ready, done = asyncio.Event(), asyncio.Event()
 

@@ -81,6 +81,6 @@ def test_looking_leaves_a_partys_own_connection_alone() -> None:
 def test_an_absent_server_is_reported_too() -> None:
     _, kits = temporary("test", ("a",))
     assert (
-        check_admission(kits["a"].at("127.0.0.1:9"), 1.0)[0]
+        check_admission(kits["a"].at("127.0.0.1:9"), 60.0)[0]
         == "the hub at 127.0.0.1:9 does not answer: unavailable."
     )

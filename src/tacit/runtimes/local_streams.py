@@ -64,6 +64,7 @@ class LocalStreams:
         self.on_presence = on_presence  # a party can be reached now, or no longer
         self.fail, self.note = fail, note
         self._listener: socket.socket | None = None
+        self._dialed: set[socket.socket] = set()  # accepted streams whose dialers have not proved their names
         self._incoming: dict[str, _Incoming] = {}
         self._outgoing: dict[str, _Outgoing] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -79,7 +80,7 @@ class LocalStreams:
         self._listener.setblocking(False)
         self._listener.bind(path)
         self._listener.listen(128)
-        self.start(self._accept(self._listener))
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def start(self, work: object) -> None:
         task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[call-overload]
@@ -92,14 +93,17 @@ class LocalStreams:
             self.fail(error)
 
     async def close(self) -> None:
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for dialed in self._dialed:  # whose tasks were canceled before they had begun
+            dialed.close()
         for incoming in list(self._incoming.values()):
             incoming.close()
-        if self._listener is not None:
-            self._listener.close()
 
     def wake(self, name: str) -> None:
         """There is, or may be, something to send to this party."""
@@ -119,12 +123,20 @@ class LocalStreams:
 
     # --- streams to this party ------------------------------------------------------------------------------
 
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            dialed, _ = await loop.sock_accept(listener)
-            dialed.setblocking(False)
-            self.start(self._admit(dialed))
+    def _accept(self) -> None:
+        """Accept a stream: not in a task, which could be canceled when it has the socket and lose it."""
+        assert self._listener is not None
+        try:
+            dialed, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:  # such as too many open files
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self.fail(error)
+            return
+        dialed.setblocking(False)
+        self._dialed.add(dialed)
+        self.start(self._admit(dialed))
 
     async def _admit(self, dialed: socket.socket) -> None:
         """Begin to read a stream whose dialer has proved its name."""
@@ -139,6 +151,8 @@ class LocalStreams:
         except BaseException:
             dialed.close()
             raise
+        finally:
+            self._dialed.discard(dialed)
         if name in self._incoming:  # its process was started again before the loss was noticed
             self._incoming[name].close()
         self._incoming[name] = _Incoming(self, name, certificate, dialed)
