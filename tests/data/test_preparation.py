@@ -443,9 +443,10 @@ def test_label_counts_are_summed_in_the_first_step_where_they_are_asked_for(hosp
         program.local(0, table, {})
 
 
-def test_a_regression_clips_far_beyond_the_quantiles_and_scales_by_what_is_within(census):
-    """Limits: m ± 24·(q99 − q1)/2 for m = (q1 + q99)/2, with the quantiles by pandas. What the parties are
-    sent, and so what their sums show, is the same as for a classification.
+def test_a_regression_clips_far_beyond_the_quantiles_and_scales_as_scikit_learn(census):
+    """Limits: m ± 24·(q99 − q1)/2 for m = (q1 + q99)/2, with the quantiles by pandas. Mean and deviation are
+    those of all values, or those of the clipped ones where the deviation is 4 times as large (the Cauchy
+    rates). What the parties are sent, and so what their sums show, is the same as for a classification.
     """
     tables = {k: t.assign(cost=t["gain"] * 2.0 + 1) for k, t in census.items()}
     recipe = Recipe(("age", "gain", "rate"), missing=("age",))
@@ -456,7 +457,12 @@ def test_a_regression_clips_far_beyond_the_quantiles_and_scales_by_what_is_withi
     middle, half = (low + high) / 2, 24 * (high - low) / 2
     assert list(fitted.limits) == list(narrow.limits) == ["gain", "rate"]
     assert np.allclose(fitted.limits["rate"], (middle - half, middle + half), rtol=2.0**-13, atol=0)
-    assert replace(fitted, limits=narrow.limits) == narrow
+    pooled = pd.concat(tables.values())[["age", "gain", "rate"]]
+    peer = StandardScaler().fit(pooled.to_numpy())
+    assert (peer.scale_ > 4 * np.array(narrow.std)).tolist() == [False, False, True]
+    assert np.allclose(fitted.mean, [*peer.mean_[:2], narrow.mean[2]], rtol=1e-9, atol=0)
+    assert np.allclose(fitted.std, [*peer.scale_[:2], narrow.std[2]], rtol=1e-9, atol=0)
+    assert fitted.std[1] > 1.05 * narrow.std[1]
     one, other = sent(Preparation(recipe, is_regression=True), tables), sent(Preparation(recipe), tables)
     assert one == other
     new = fitted.transform(pd.DataFrame({"age": [40.0], "gain": [0.0], "rate": [1e30]}))
