@@ -4,11 +4,11 @@ Each table is read as a user would read it, with parties by a column, and traine
 
     tacit.train(data.from_csv(path, label="y").by("site"), model="logistic")
 
-Beside it, on the same training rows and the same test rows: scikit-learn on the pooled rows (encoded by the
-pooled statistics), tacit with all rows at one party, and each party alone. scikit-learn is tuned for each table
-and split: L2 of linear models by five-fold cross-validation; of networks (Adam, the same layers) by the loss on
-validation rows among α = 0.0001 with early stopping, α = 1 and α = 10, then trained on all rows. tacit tunes
-nothing. Figures are AUC, or R² for a regression, on test rows that nobody trains on or stops by.
+Beside it, on the same training rows and the same test rows: scikit-learn on the pooled rows (standardized by the
+pooled statistics; tails are not clipped), tacit with all rows at one party, and each party alone. scikit-learn is
+tuned for each table and split: L2 of linear models by five-fold cross-validation; of networks (Adam, the same
+layers) by the loss on validation rows among α = 0.0001 with early stopping, α = 1 and α = 10, then trained on all
+rows. tacit tunes nothing. Figures are AUC, or R² for a regression, on test rows that nobody trains on or stops by.
 
 Networks on small tables depend on the split and on the initial weights more than on anything else. So those of
 tables with fewer than 25,000 rows are trained on ten random splits (`--splits`), with new initial weights on both
@@ -303,23 +303,32 @@ class Split(NamedTuple):
 def train_split(source: Source, frame: pd.DataFrame, network: bool, seed: int) -> Split:
     """Train all models on one split; parties alone on the first one only."""
     is_regression = source.regression
-    table = data.from_frame(
-        frame, label=source.label, groups=[source.by], regression=is_regression, test_fraction=0.25, seed=seed
+    fed, plain = (
+        data.from_frame(
+            frame,
+            label=source.label,
+            groups=[source.by],
+            regression=is_regression,
+            test_fraction=0.25,
+            seed=seed,
+            winsorize=winsorize,
+        ).by(source.by, seed=seed, held_fraction=0.1)
+        for winsorize in ("auto", "none")
     )
-    fed = table.by(source.by, seed=seed, held_fraction=0.1)
     model: Any = tacit.models.MLP(HIDDEN) if network else "linear" if is_regression else "logistic"
     started = time.perf_counter()
     run = tacit.train(fed, model=model, seed=seed)
     seconds = time.perf_counter() - started
     index = torch.cat([fed.train.index, fed.held.index]) if network else fed.train.index
-    x, y = fed.rows.x[index].numpy(), fed.rows.y[index].numpy()
+    x, y = plain.rows.x[index].numpy(), fed.rows.y[index].numpy()
     test, target = fed.test.x, fed.test.y.numpy()
+    assert np.array_equal(plain.test.y, target)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if network:
-            reference = pooled_network(x, y, test.numpy(), is_regression, seed)
+            reference = pooled_network(x, y, plain.test.x.numpy(), is_regression, seed)
         else:
-            reference = pooled_linear(x, y, test.numpy(), is_regression)
+            reference = pooled_linear(x, y, plain.test.x.numpy(), is_regression)
     one = data.Holdings(fed.train.index, fed.train.start[[0, -1]])
     held = data.Holdings(fed.held.index, fed.held.start[[0, -1]])
     everyone = replace(fed, train=one, held=held, parties=("everyone",))

@@ -471,6 +471,17 @@ def test_a_regression_clips_far_beyond_the_quantiles_and_scales_as_scikit_learn(
     assert ideal(always, tables).recipe.limits["rate"] == narrow.limits["rate"]
 
 
+def test_the_pipeline_of_an_earlier_run_clips_where_its_file_says(census):
+    """Before version 0.7, a regression was clipped to the quantiles."""
+    narrow = ideal(Preparation(Recipe(("rate",))), census)
+    file = json.dumps(Pipeline(narrow, "cost", target=(5.0, 2.0)).to_dict())
+    earlier = Pipeline.from_dict(json.loads(file))
+    high = narrow.limits["rate"][1]
+    assert earlier.encode(pd.DataFrame({"rate": [high, 100 * high]})).unique().tolist() == pytest.approx(
+        [(high - narrow.mean[0]) / narrow.std[0]]
+    )
+
+
 def sent(program: Preparation, tables: dict[str, pd.DataFrame]) -> list[dict[str, list[float]]]:
     """What parties are sent in each step."""
     steps, out = program.coordinate(), []
