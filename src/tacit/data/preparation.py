@@ -25,8 +25,8 @@ rare indicator.
 rows have most of its variance. So with `winsorize="auto"` the limits are `REACH` times as far from the middle
 of the two quantiles, where they clip gross errors only. docs/results/tables.md has the figures. The mean and
 the deviation are those of all numbers, as in scikit-learn, unless that deviation is more than `GROSS` times
-that of the clipped ones: then gross errors make it. The sums are the same as for classifications: one of numbers
-clipped farther out would show, beside that of all, by how much a single value is beyond a limit.
+that of the clipped ones: then gross errors make it. The sums are the same as for classifications: one of
+numbers clipped farther out would show, beside that of all, by how much a single value is beyond a limit.
 
 *Few rows.* A quantile has at least 10 values below and above it or equal to it: the limits of 300 rows are
 their 10th smallest and largest. Of fewer than 20 values none is used: no number is clipped, and quantiles

@@ -433,14 +433,14 @@ def _check_columns(
 
 
 def _note_tails(names: list[str]) -> list[str]:
-    """Say which numbers of a regression have heavy tails: an outcome may follow their largest values or not."""
+    """Say which numbers of a regression have heavy tails: its outcome may follow the largest values."""
     if not names:
         return []
     shown = ", ".join(map(repr, names[:10])) + (", …" if len(names) > 10 else "")
     return [
         f"Numbers with heavy tails: {shown}. A regression clips gross errors only, because its outcome may "
-        "follow their largest values. If it does not, winsorize='always' may predict better: it clips numbers "
-        "to their 1% and 99% quantiles."
+        "follow their largest values. If it does not, winsorize='always' may predict better: it clips "
+        "numbers to their 1% and 99% quantiles."
     ]
 
 
