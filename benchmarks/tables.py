@@ -4,11 +4,11 @@ Each table is read as a user would read it, with parties by a column, and traine
 
     tacit.train(data.from_csv(path, label="y").by("site"), model="logistic")
 
-Beside it, on the same training rows and the same test rows: scikit-learn on the pooled rows (encoded by the
-pooled statistics), tacit with all rows at one party, and each party alone. scikit-learn is tuned for each table
-and split: L2 of linear models by five-fold cross-validation; of networks (Adam, the same layers) by the loss on
-validation rows among α = 0.0001 with early stopping, α = 1 and α = 10, then trained on all rows. tacit tunes
-nothing. Figures are AUC, or R² for a regression, on test rows that nobody trains on or stops by.
+Beside it, on the same training rows and the same test rows: scikit-learn on the pooled rows (standardized by the
+pooled statistics; tails are not clipped), tacit with all rows at one party, and each party alone. scikit-learn is
+tuned for each table and split: L2 of linear models by five-fold cross-validation; of networks (Adam, the same
+layers) by the loss on validation rows among α = 0.0001 with early stopping, α = 1 and α = 10, then trained on all
+rows. tacit tunes nothing. Figures are AUC, or R² for a regression, on test rows that nobody trains on or stops by.
 
 Networks on small tables depend on the split and on the initial weights more than on anything else. So those of
 tables with fewer than 25,000 rows are trained on ten random splits (`--splits`), with new initial weights on both
@@ -20,6 +20,7 @@ both models together. No table here was used to choose the defaults (docs/how-to
     pip install pandas scikit-learn statsmodels lifelines
     python benchmarks/tables.py [NAME …] [--only network] [--splits 3] [--write]
     # --write updates docs/results/tables.md
+    python benchmarks/tables.py star98 … kidney --only linear --splits 20  # SMALL_TABLES, on the same page
 """
 
 from __future__ import annotations
@@ -174,6 +175,48 @@ TABLES = {
 }
 
 
+def _draw(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same rows at three parties, drawn at random."""
+    rng = np.random.default_rng(0)
+    return frame.assign(party=[f"party {k}" for k in rng.integers(3, size=len(frame))])
+
+
+def _statsmodels(name: str) -> Callable[[], pd.DataFrame]:
+    def load() -> pd.DataFrame:
+        import statsmodels.api as sm
+
+        return _draw(getattr(sm.datasets, name).load_pandas().data.reset_index(drop=True))
+
+    return load
+
+
+def _lifelines(name: str, label: str = "", drop: tuple[str, ...] = ()) -> Callable[[], pd.DataFrame]:
+    def load() -> pd.DataFrame:
+        import lifelines.datasets
+
+        frame = getattr(lifelines.datasets, f"load_{name}")().drop(columns=list(drop))
+        if label:  # the larger of two values is the event
+            frame[label] = np.where(frame[label] == frame[label].max(), "yes", "no")
+        return _draw(frame)
+
+    return load
+
+
+SMALL_TABLES = {
+    name: Source(load, label, "party", f"{package} {name.split()[0]}", regression)
+    for name, load, label, package, regression in (
+        ("star98", _statsmodels("star98"), "NABOVE", "statsmodels", True),
+        ("statecrime", _statsmodels("statecrime"), "murder", "statsmodels", True),
+        ("ccard", _statsmodels("ccard"), "AVGEXP", "statsmodels", True),
+        ("engel", _statsmodels("engel"), "foodexp", "statsmodels", True),
+        ("gbsg2 time", _lifelines("gbsg2"), "time", "lifelines", True),
+        ("gbsg2 estrec", _lifelines("gbsg2"), "estrec", "lifelines", True),
+        ("lung", _lifelines("lung", "status", ("time", "inst")), "status", "lifelines", False),
+        ("kidney", _lifelines("kidney_transplant", "death", ("time",)), "death", "lifelines", False),
+    )
+}
+
+
 def score(y: np.ndarray, out: np.ndarray, is_regression: bool) -> float:
     """R², or the AUC of the second class; out are predictions, or log odds."""
     if is_regression:
@@ -260,23 +303,32 @@ class Split(NamedTuple):
 def train_split(source: Source, frame: pd.DataFrame, network: bool, seed: int) -> Split:
     """Train all models on one split; parties alone on the first one only."""
     is_regression = source.regression
-    table = data.from_frame(
-        frame, label=source.label, groups=[source.by], regression=is_regression, test_fraction=0.25, seed=seed
+    fed, plain = (
+        data.from_frame(
+            frame,
+            label=source.label,
+            groups=[source.by],
+            regression=is_regression,
+            test_fraction=0.25,
+            seed=seed,
+            winsorize=winsorize,
+        ).by(source.by, seed=seed, held_fraction=0.1)
+        for winsorize in ("auto", "none")
     )
-    fed = table.by(source.by, seed=seed, held_fraction=0.1)
     model: Any = tacit.models.MLP(HIDDEN) if network else "linear" if is_regression else "logistic"
     started = time.perf_counter()
     run = tacit.train(fed, model=model, seed=seed)
     seconds = time.perf_counter() - started
     index = torch.cat([fed.train.index, fed.held.index]) if network else fed.train.index
-    x, y = fed.rows.x[index].numpy(), fed.rows.y[index].numpy()
+    x, y = plain.rows.x[index].numpy(), fed.rows.y[index].numpy()
     test, target = fed.test.x, fed.test.y.numpy()
+    assert np.array_equal(plain.test.y, target)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if network:
-            reference = pooled_network(x, y, test.numpy(), is_regression, seed)
+            reference = pooled_network(x, y, plain.test.x.numpy(), is_regression, seed)
         else:
-            reference = pooled_linear(x, y, test.numpy(), is_regression)
+            reference = pooled_linear(x, y, plain.test.x.numpy(), is_regression)
     one = data.Holdings(fed.train.index, fed.train.start[[0, -1]])
     held = data.Holdings(fed.held.index, fed.held.start[[0, -1]])
     everyone = replace(fed, train=one, held=held, parties=("everyone",))
@@ -302,7 +354,7 @@ def train_split(source: Source, frame: pd.DataFrame, network: bool, seed: int) -
 
 def measure(name: str, network: bool, splits: int | None = None) -> dict[str, Any]:
     """All figures of one table with one kind of model."""
-    source = TABLES[name]
+    source = {**TABLES, **SMALL_TABLES}[name]
     frame = source.load()
     if splits is None:
         splits = SPLITS if network and len(frame) < SMALL else 1
@@ -385,16 +437,17 @@ def to_markdown(rows: list[dict[str, Any]], aim: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", help=f"tables, of: {', '.join(TABLES)}")
+    parser.add_argument("names", nargs="*", help=f"tables, of: {', '.join((*TABLES, *SMALL_TABLES))}")
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.relative_to(ROOT)}")
     parser.add_argument("--only", choices=("linear", "network"), help="one kind of model, printed")
     parser.add_argument("--splits", type=int, help=f"{SPLITS} for networks on small tables, else 1")
     options = parser.parse_args()
     if options.only and options.write:
         sys.exit("--write is for both kinds of models: leave --only out.")
-    unknown = [name for name in options.names if name not in TABLES]
+    known = (*TABLES, *SMALL_TABLES)
+    unknown = [name for name in options.names if name not in known]
     if unknown:
-        sys.exit(f"unknown tables: {', '.join(unknown)}. Known: {', '.join(TABLES)}.")
+        sys.exit(f"unknown tables: {', '.join(unknown)}. Known: {', '.join(known)}.")
     sections = []
     for network, title, aim in (
         (False, "Linear models", LINEAR_AIM),

@@ -202,15 +202,18 @@ def test_run_gives_what_each_program_returned() -> None:
         tacit.run_programs([name])  # type: ignore[arg-type]
 
 
-def test_processes_with_federated_preparation_give_the_pipeline_of_the_simulation() -> None:
+@pytest.mark.parametrize("kind", ["logistic", "linear"])
+def test_processes_with_federated_preparation_give_the_pipeline_of_the_simulation(kind: str) -> None:
     """The statistics have the same bits, and so have the rows of each party."""
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
         {"age": rng.normal(50, 10, 90), "dose": np.exp(rng.normal(3, 2, 90)), "site": list("abc") * 30}
     )
     frame["sick"] = np.where(frame["age"] + rng.normal(0, 5, 90) > 50, "yes", "no")
-    fed = data.from_frame(frame, label="sick").by("site")
-    options: dict[str, Any] = {"model": "logistic", "rounds": 2, "batch_size": 8}
+    frame["cost"] = frame["dose"] + rng.normal(0, 5, 90)
+    label, other = ("sick", "cost") if kind == "logistic" else ("cost", "sick")
+    fed = data.from_frame(frame, label=label, drop=[other], regression=kind == "linear").by("site")
+    options: dict[str, Any] = {"model": kind, "rounds": 2, "batch_size": 8}
     here, there = (tacit.train(fed, runtime=runtime, **options) for runtime in ("inprocess", "processes"))
     assert here.pipeline is not None
     assert here.pipeline.recipe.fit == "federated"

@@ -182,7 +182,10 @@ class TableParty(FileParty):
     )
     scaling: str = choice("standard", SCALINGS, doc="how numbers are scaled")
     winsorize: str = choice(
-        "auto", WINSORIZE, doc="whether numbers are clipped at their 1% and 99% quantiles"
+        "auto",
+        WINSORIZE,
+        doc="whether numbers are clipped at their 1% and 99% quantiles; "
+        "'auto': those with heavy tails, farther out for a regression",
     )
     impute: str = choice("mean", IMPUTE, doc="what a missing number becomes")
     unseen: str = choice("other", UNSEEN, doc="values that are not among a column's categories")

@@ -118,7 +118,8 @@ class PipelinePreparation:
             return Preparation(p.recipe)
         recipe = p.recipe
         scaling = recipe.scaling
-        return Preparation(replace(recipe, numbers=(*recipe.numbers, p.label), scaling=scaling), (p.label,))
+        recipe = replace(recipe, numbers=(*recipe.numbers, p.label), scaling=scaling)
+        return Preparation(recipe, (p.label,), is_regression=True)
 
     @property
     def max_steps(self) -> int:

@@ -63,10 +63,10 @@ class Recipe:
     "days" or "days since 2015-01-01"; month, weekday and hour become sine and cosine. `missing_codes` are
     values that mean "missing", such as -9999. `scaling` is "standard", "robust" (median and quartiles),
     "quantile" (rank) or "none", for all numbers or by column. `winsorize` clips numbers at their 1% and 99%
-    quantiles: "auto" where tails are heavy, "always" or "none". A missing number becomes the mean (or
-    median, `impute`), and a missing category all zeros; the indicator column is then 1. A value that is not
-    among the categories counts as "other" if that is one of them, else as all zeros; `unseen="refuse"`
-    refuses it.
+    quantiles: "always", "none", or "auto" where tails are heavy; for a regression 24 times as far out. A
+    missing number becomes the mean (or median, `impute`), and a missing category all zeros; the indicator
+    column is then 1. A value that is not among the categories counts as "other" if that is one of them, else
+    as all zeros; `unseen="refuse"` refuses it.
 
     `fit` says whose statistics are used: "federated" (all parties', by secure sums), "party" (its own, mean
     and deviation only), "pooled" (all training rows together) or "none" (numbers as they are). If `mean` and

@@ -30,6 +30,7 @@ from .joined_tables import PARTY, join_tables, name_files
 from .labels import read_labels
 from .people import people_of, split_by_time, split_people
 from .pipeline import Pipeline, PipelinePreparation
+from .preparation import Preparation
 from .private_preparation import PrivatePreparation
 from .recipe import TOO_MANY, Recipe, check_fit
 from .table_files import read_table
@@ -112,8 +113,8 @@ class Table:
         """Encode training and test rows by the statistics of the training rows."""
         recipe = self.recipe
         if recipe.fit == "federated" and not recipe.is_fitted:
-            pipeline = Pipeline(recipe, self.label, data.labels or ("any",))  # a target keeps its unit here
-            recipe = ideal(PipelinePreparation(pipeline), {data.name: self.frame}).recipe
+            program = Preparation(recipe, is_regression=data.classes is None)  # a target keeps its unit here
+            recipe = ideal(program, {data.name: self.frame})
         else:
             recipe = recipe.resolve(data.rows.matrix(data.name))
         rows, test = (
@@ -156,7 +157,7 @@ class Table:
         else:
             pipeline = self.fit(frame.iloc[fed.train.index.numpy()], train, fed)
         if fed.classes is None and recipe.winsorize == "auto" and not recipe.is_fitted:
-            notes += _note_clipped(list(pipeline.recipe.limits))
+            notes += _note_tails(list(pipeline.recipe.limits))
         x, xt = pipeline.encode(frame), pipeline.encode(self.test)
         y, yt = fed.rows.y, fed.test.y
         if fed.classes is None:
@@ -448,14 +449,15 @@ def _check_columns(
         )
 
 
-def _note_clipped(names: list[str]) -> list[str]:
-    """Say which numbers of a regression are clipped: its largest values may be what an outcome follows."""
+def _note_tails(names: list[str]) -> list[str]:
+    """Say which numbers of a regression have heavy tails: its outcome may follow the largest values."""
     if not names:
         return []
     shown = ", ".join(map(repr, names[:10])) + (", …" if len(names) > 10 else "")
     return [
-        f"Numbers with heavy tails are clipped to their 1% and 99% quantiles: {shown}. If the outcome "
-        "follows their largest values too, winsorize='none' predicts better."
+        f"Numbers with heavy tails: {shown}. A regression clips gross errors only, because its outcome may "
+        "follow their largest values. If it does not, winsorize='always' may predict better: it clips "
+        "numbers to their 1% and 99% quantiles."
     ]
 
 

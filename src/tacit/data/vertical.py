@@ -88,7 +88,7 @@ class Columns:
         recipe = replace(self.recipe, missing=self.recipe.inputs)
         return replace(self, recipe=recipe, x=recipe.encode(self.frame), columns=recipe.columns)
 
-    def standardize(self, rows: Tensor) -> tuple[Tensor, Recipe | None]:
+    def standardize(self, rows: Tensor, is_regression: bool = False) -> tuple[Tensor, Recipe | None]:
         """Return all rows, scaled by the statistics of `rows`, and the recipe with these statistics."""
         if self.recipe is None:
             return self.x, None
@@ -96,7 +96,8 @@ class Columns:
             recipe = self.recipe.resolve(self.x[rows])
         else:  # this party's own rows alone; winsorizing, ranks and rare categories as for several parties
             known = rows[[self.ids[k] is not None for k in rows.tolist()]]
-            recipe = ideal(Preparation(self.recipe), {self.name: self.frame.iloc[known.numpy()]})
+            program = Preparation(self.recipe, is_regression=is_regression)
+            recipe = ideal(program, {self.name: self.frame.iloc[known.numpy()]})
         return recipe.transform(self.frame) if self.frame is not None else recipe.standardize(self.x), recipe
 
     @classmethod

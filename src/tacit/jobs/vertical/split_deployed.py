@@ -299,7 +299,7 @@ async def run_party(
     share = _share(me.name, job, terms, route, table)
     share.fingerprint = mark
     if table is not None:
-        x, share.recipe = table.standardize(train)
+        x, share.recipe = table.standardize(train, split["regression"])
         share.columns, share.id = table.columns, entry["id"]
     if me.name == route.stops[-1] and table is not None and table.y is not None:
         share.fit_target(table.y[train])

@@ -178,7 +178,7 @@ def _rows_from_tables(data: Vertical, labels: Any) -> SplitRows:
     if labels is not None and labels != data.label_at:
         raise bad("splitnn", "labels", labels, f"{data.label_at!r}, who holds them, or None")
     holders = {name: c for name, c in data.parties.items() if c.x.shape[1]}
-    scaled = {name: c.standardize(data.train) for name, c in holders.items()}
+    scaled = {name: c.standardize(data.train, data.classes is None) for name, c in holders.items()}
     order_fingerprint = fingerprint(
         [normal(str(i)) for i in data.parties[data.label_at].ids], secrets.token_bytes(32)
     )  # a random key that is not stored
