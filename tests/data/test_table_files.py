@@ -372,3 +372,24 @@ def test_a_party_reads_its_file_with_the_separator_decimal_sign_and_encoding_of_
 def test_a_job_whose_file_format_cannot_be_is_refused(change: dict[str, Any], why: str) -> None:
     with pytest.raises(BadJob, match=re.escape(why)):
         read_layout({"label": "y", "numbers": ["x"]} | change)
+
+
+def test_parts_of_a_file_have_the_decimal_points_that_the_whole_file_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a column has numbers is decided by all of its cells, also by those of later parts."""
+    monkeypatch.setattr(table_files, "CHUNK", 2)
+    file = tmp_path / "t.csv"
+    file.write_text("a;b;c;d\n1,5;1,5;1;NA\n2;2;2;\nNA;x,5;3;1,5\n4,25;4;4;2\n")
+    parts = pd.concat(read_chunks(file, decimal=","))
+    assert parts.to_dict("list") == {
+        "a": ["1.5", "2", "NA", "4.25"],
+        "b": ["1,5", "2", "x,5", "4"],
+        "c": ["1", "2", "3", "4"],
+        "d": ["NA", "", "1.5", "2"],
+    }
+    assert parts.to_dict("list") == read_table(file, text=True, decimal=",").to_dict("list")
+    exact = pd.concat(read_chunks(file))
+    assert exact["a"].tolist() == ["1,5", "2", "NA", "4,25"]
+    with pytest.raises(BadParameter, match=re.escape("decimal is ';'; it must be '.' or ','")):
+        next(read_chunks(file, decimal=";"))
