@@ -127,7 +127,7 @@ def test_classes_of_few_rows_are_not_named_and_the_plan_says_what_to_decide(caps
     value = answer(capsys, "job", "new", "a.csv", "--label", "y", "--parties")
     text = Path("job.toml").read_text()
     assert "miller" not in text + json.dumps(value)
-    assert "1 class is in fewer than 10 rows" in text
+    assert "# 1 class is in fewer than 10 rows" in text.split("labels = [")[0].splitlines()[-2]
     code, _, err = run(capsys, "plan", "job.toml", "--parties", "3")
     assert code == 2
     assert "labels is ['no']; it must name at least two" in err

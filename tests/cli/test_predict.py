@@ -136,6 +136,20 @@ def test_what_cannot_be_scored_is_refused_and_writes_nothing(folder, capsys, tra
     assert (folder / "old.csv").read_text() == "precious"
 
 
+def test_a_job_file_in_the_place_of_a_run_and_a_table_in_that_of_a_job_are_named(folder, capsys, trained):
+    """Before: "is not JSON" and "is not TOML"."""
+    Path("job.toml").write_text("[data]\n")
+    Path("new.csv").write_text("a,y\n1,2\n")
+    words = refused(capsys, "predict", "job.toml", "new.csv")
+    assert (
+        "job.toml is a job file, and has no model. Run it, and give the run: tacit run job.toml --out RUN"
+        in words
+    )
+    for verb in ("plan", "run", "compare"):
+        words = refused(capsys, verb, "new.csv")
+        assert "new.csv is a table, not a job file. Draft a job from it: tacit job new new.csv" in words
+
+
 def test_force_overwrites_and_a_parquet_file_is_read_and_written(folder, capsys, trained):
     frame = pd.DataFrame({"age": [61.5], "smoker": [True], "stage": ["1"], "note": ["x"], "id": [7]})
     frame.to_parquet(folder / "new.parquet")

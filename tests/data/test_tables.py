@@ -254,6 +254,7 @@ def test_a_regression_keeps_its_targets(csv):
         ),
         ("a,y\n1,0\n2,1\n", {"groups": ["hospitl"]}, "there is no column 'hospitl' (groups)"),
         ("a,y\n1,0\n2,1,3,4\n", {}, "cannot be read as a table"),
+        ("# from a page\na,b,y\n1,2,0\n", {}, "the first line names 1 column, and the next has 3 cells."),
     ],
 )
 def test_a_table_that_cannot_be_used_is_refused(tmp_path, text, more, words):

@@ -97,6 +97,11 @@ def _score(args: Any) -> Answer:
     is_file = Path(args.part).is_file()
     if not is_file and Path(args.part).suffix == ".json":
         raise MissingFiles(f"predict: there is no file {args.part}.")
+    if Path(args.part).suffix == ".toml":
+        raise BadParameter(
+            f"predict: {args.part} is a job file, and has no model. Run it, and give the run: "
+            f"tacit run {args.part} --out RUN, then tacit predict RUN new.csv"
+        )
     if not is_file:
         check_release(args.part)
     if args.table is None or args.file or args.kit is not None or args.processes or args.receiver:

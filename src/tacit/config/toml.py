@@ -35,6 +35,8 @@ def load(
         raise BadJob(
             f"there is no job file {file}. " + (nearest(str(file), others) if others else "Check the path.")
         )
+    if file.name.lower().removesuffix(".gz").endswith((".csv", ".tsv", ".parquet", ".pq")):
+        raise BadJob(f"{file} is a table, not a job file. Draft a job from it: tacit job new {file}")
     tables = read(file)
     if is_python_job(tables):
         raise BadJob(

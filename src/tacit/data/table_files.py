@@ -106,6 +106,13 @@ def read_header(
             reader = csv.reader(itertools.chain(lines, text), delimiter=used, skipinitialspace=True)
             next(reader)
             second = next(reader, ())
+            if len(second) > len(names) + 1:  # one more is a counter of rows without a name
+                columns = "1 column" if len(names) == 1 else f"{len(names)} columns"
+                raise BadData(
+                    f"{file}: the first line names {columns}, and the next has {len(second)} cells. Is there "
+                    "a title or a comment above the column names? Remove it: the first line must name every "
+                    "column."
+                )
             header = Header(tuple(names), used, len(second) > len(names))
     repeated = next((n for n in header.names if header.names.count(n) > 1), None)
     if repeated is not None:

@@ -31,6 +31,7 @@ ENCODINGS = (None, "cp1252")  # UTF-8 first; cp1252 is what spreadsheets of Wind
 # keys of [data] and the problems whose findings explain them
 EXPLAINS = {
     "label": ("label", "class balance"),
+    "labels": ("rare classes",),
     "by": ("parties",),
     "regression": ("integer outcome",),
     "missing_label": ("missing outcome",),
@@ -366,7 +367,7 @@ def _describe_nothing_left(settings: Mapping[str, Any], found: Inspection, real:
 def _about(key: str, value: Any, found: Inspection) -> list[Finding]:
     """Return the findings that explain a key."""
     problems = EXPLAINS.get(key, ())
-    named = value if isinstance(value, list | dict) else None
+    named = value if isinstance(value, list | dict) and key != "labels" else None  # of columns
     return [
         f
         for f in found.findings
