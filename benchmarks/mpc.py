@@ -119,15 +119,19 @@ def step_programs(step: Callable[..., Any], *operands: Tensor) -> Programs:
 
 
 def model_programs(
-    model: nn.Module, batches: list[Tensor], protocol: Any = inference, helper: str | None = "helper"
+    model: nn.Module,
+    batches: list[Tensor],
+    protocol: Any = inference,
+    helper: str | None = "helper",
+    products: str = "he",
 ) -> Programs:
     layers, weights = compile(model)
 
     async def owner(me: Party) -> Any:
-        return await protocol.owner(me, to_text(layers), weights, helper=helper)
+        return await protocol.owner(me, to_text(layers), weights, helper=helper, products=products)
 
     async def client(me: Party) -> Any:
-        return await protocol.client(me, batches, helper=helper)
+        return await protocol.client(me, batches, helper=helper, products=products)
 
     return {"owner": owner, "client": client, "helper": protocol.helper if helper else idle}
 
@@ -192,12 +196,19 @@ def harder(only: str = "") -> None:
         "checked CNN batch 1": lambda: model_programs(cnn(), [torch.zeros(1, 1, 28, 28)], checked),
         "no dealer: 1e5 triples": lambda: pair_programs([Triple(MUL, (100_000,), (100_000,))]),
         "no dealer: matmul 128": lambda: pair_programs([Triple(MATMUL, (128, 128), (128, 128))]),
+        "no dealer: product of 512": lambda: pair_programs([Triple(MATMUL, (512, 512), (512, 512))]),
         "no dealer: 1e5 truncations": lambda: pair_programs([Truncation((100_000,), 16)]),
         "no dealer: 1e5 comparisons": lambda: pair_programs([Comparison((100_000,))]),
         "no dealer: 784-10 batch 1": lambda: model_programs(linear, [torch.zeros(1, 784)], helper=None),
         "no dealer: MLP batch 1": lambda: model_programs(mlp(), [torch.zeros(1, 1, 28, 28)], helper=None),
         "no dealer: CNN batch 1": lambda: model_programs(cnn(), [torch.zeros(1, 1, 28, 28)], helper=None),
         "no dealer: CNN batch 64": lambda: model_programs(cnn(), [torch.zeros(64, 1, 28, 28)], helper=None),
+        "products='ot': MLP batch 1": lambda: model_programs(
+            mlp(), [torch.zeros(1, 1, 28, 28)], helper=None, products="ot"
+        ),
+        "products='ot': CNN batch 1": lambda: model_programs(
+            cnn(), [torch.zeros(1, 1, 28, 28)], helper=None, products="ot"
+        ),
     }
     for name, programs in rows.items():
         if only not in name:

@@ -96,7 +96,7 @@ def test_trees_of_tacit_here_for_the_rows_holder_or_the_model_holder(
     check_scores()
     code, out = said(capsys, "infer", "job.toml")
     assert (code, "already exists" in out) == (2, True)
-    for extra, helped in (('adversary = "active"', True), ("", False)):
+    for extra, helped in (('adversary = "active"', True), ("", False), ('products = "ot"', False)):
         write_job(extra, helped)
         assert said(capsys, "infer", "job.toml", "--force")[0] == 0
         check_scores()
@@ -250,6 +250,12 @@ def test_bad_rows_and_options_are_refused(place: Path, capsys: pytest.CaptureFix
     ):
         code, out = said(capsys, "infer", "job.toml", *words)
         assert (code, text in out) == (2, True), out
+    write_job('products = "ot"')
+    code, out = said(capsys, "infer", "job.toml")
+    assert (code, "products is for jobs without a helper" in out) == (2, True)
+    write_job('products = "sgx"', helped=False)
+    code, out = said(capsys, "infer", "job.toml")
+    assert (code, "products is 'sgx'" in out) == (2, True), out
     write_job('adversary = "active"', helped=False)
     code, out = said(capsys, "infer", "job.toml")
     assert (code, "adversary = 'active' needs a party with helper = true" in out) == (2, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 
 import numpy as np
 import pytest
@@ -12,11 +13,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 import tacit
-from tacit.crypto.rlwe import DEGREE
-from tacit.errors import PartyFailed
+from tacit.crypto.sealapi import DEGREE
+from tacit.errors import BadParameter, MissingExtra, PartyFailed
 from tacit.mpc import gilboa, inference, lattice, pair, ring
 from tacit.mpc.beaver import MATMUL, Bilinear, Triple, product, product_masked
-from tacit.mpc.extension import OTChannel
+from tacit.mpc.extension import MatrixProducts, OTChannel
 from tacit.mpc.packing import ImagePacking, MatrixPacking, pack_images, pack_matrix
 from tacit.parties import Ledger
 from tacit.parties.codec import decode, kind_of
@@ -114,7 +115,7 @@ def test_an_image_wider_than_a_polynomial_goes_by_patches(encrypted):
     assert pack_images(x, y, (1, 1), (1, 1)) is None
     plan = lattice.choose(op, x, y)
     assert plan is not None
-    assert plan.by_patches
+    assert not plan.by_images
     (t,) = made(Triple(op, x, y))
     assert torch.equal(t["c"], op(t["a"], t["b"]))
 
@@ -189,7 +190,7 @@ def test_messages_say_nothing_of_each_other(encrypted):
         for frame in tap.view(name)
         for kind, field in (
             ("FactorKey", "public"),
-            ("EncryptedFactors", "seed"),
+            ("EncryptedFactors", "seeds"),
             ("EncryptedFactors", "values"),
             ("EncryptedProducts", "values"),
         )
@@ -202,20 +203,20 @@ def test_messages_say_nothing_of_each_other(encrypted):
 @pytest.mark.parametrize(
     ("kind", "change", "message"),
     [
-        ("FactorKey", lambda m: lattice.FactorKey(m.public[:-1]), "a public key has 229408 bytes"),
+        ("FactorKey", lambda m: lattice.FactorKey(m.public[:-1]), "a public key has 475136 bytes"),
         (
             "EncryptedFactors",
-            lambda m: lattice.EncryptedFactors(m.seed, m.values[:-4]),
+            lambda m: lattice.EncryptedFactors(m.seeds, m.values[:-4]),
             r"received \d+ bytes of ciphertexts; expected",
         ),
         (
             "EncryptedFactors",
-            lambda m: lattice.EncryptedFactors(m.seed[:-1], m.values),
-            "a seed has 32 bytes, received 31",
+            lambda m: lattice.EncryptedFactors(m.seeds[:-1], m.values),
+            "1 seeds have 64 bytes, received 63",
         ),
         (
             "EncryptedFactors",
-            lambda m: lattice.EncryptedFactors(m.seed, b"\xff" * len(m.values)),
+            lambda m: lattice.EncryptedFactors(m.seeds, b"\xff" * len(m.values)),
             "a residue that is not below its prime",
         ),
         (
@@ -277,3 +278,102 @@ def test_two_parties_with_different_shapes_are_refused(encrypted):
 
     with pytest.raises(PartyFailed, match="Both parties must run the same program"):
         InProcess().run_sync({"a": program(0), "b": program(1)})
+
+
+def agree(products, announced=None):
+    """Two parties prepare one product; the second may announce something else than it does."""
+
+    def program(rank):
+        async def party(me):
+            channel = OTChannel(me, rank, NAMES, products[rank])
+            if rank and announced is not None:
+                await me.send("a", MatrixProducts(announced))
+                channel._is_agreed = True
+            await pair.generate(channel, [Triple(MATMUL, (20, 20), (20, 20))])
+
+        return party
+
+    InProcess().run_sync({"a": program(0), "b": program(1)})
+
+
+def test_without_encryption_products_are_transferred_and_right():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 3)), torch.randn(20, 40)
+    runs = [tacit.infer(model, x, helper=None, products=products) for products in ("he", "ot")]
+    for out in runs:
+        assert float((out.value - inference.ideal(model, x)).abs().max()) < 2e-3
+    encrypted, transferred = ({line.kind for line in out.ledger.seen} for out in runs)
+    assert {"FactorKey", "EncryptedFactors", "EncryptedProducts"} <= encrypted - transferred
+    assert runs[1].offline_bytes > 3 * runs[0].offline_bytes
+    for out in runs:
+        kinds = {
+            "MaskedWeights",
+            "MaskedFactors",
+            "MaskedProducts",
+            "MaskedValues",
+            "MaskedBits",
+            "MaskedSigns",
+        }
+        online = {"Architecture", "Batches", "ResultShare"} | kinds
+        assert out.bytes - out.offline_bytes == sum(n.bytes for n in out.ledger.seen if n.kind in online)
+
+
+@pytest.mark.parametrize("products", ["he", "ot"])
+def test_the_estimate_of_both_ways_is_what_is_sent(products):
+    requests, lines = [Triple(MATMUL, (2, 20, 20), (2, 20, 20))], []
+
+    def program(rank):
+        async def party(me):
+            lines.append(OTChannel(me, rank, NAMES, products))
+            await pair.generate(lines[-1], requests)
+
+        return party
+
+    InProcess().run_sync({"a": program(0), "b": program(1)})
+    sent = sum(line.costs["products"].bytes for line in lines)
+    assert sent == pair.estimate(requests, products)["products"]
+
+
+@pytest.mark.parametrize("products", [("he", "ot"), ("ot", "he")])
+def test_parties_that_chose_differently_compute_nothing(products):
+    with pytest.raises(PartyFailed, match=r"with products='(he|ot)'.* Both must give the same.* Nothing was"):
+        agree(products)
+
+
+@pytest.mark.parametrize("announced", ["ot", "", "HE", "he " * 1000])
+def test_a_party_is_not_talked_into_transfers(announced):
+    """Whatever the other announces: who has "he" computes with "he", or nothing, and quotes little of it."""
+    with pytest.raises(PartyFailed, match=r"party 'a' failed: .* Nothing was computed") as caught:
+        agree(("he", "he"), announced)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_party_that_does_something_else_than_it_announced_is_refused():
+    with pytest.raises(PartyFailed, match=r"expected|waits"):
+        agree(("he", "ot"), "he")
+
+
+def test_without_seal_its_extra_is_named_and_transfers_still_work(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tenseal.sealapi", None)
+    monkeypatch.setitem(sys.modules, "tenseal", None)
+    model, x = nn.Linear(4, 2), torch.ones(1, 4)
+    with pytest.raises(MissingExtra, match=r"products='ot'.* 'tenseal', .* pip install 'tacit\[he\]'"):
+        tacit.infer(model, x, helper=None)
+    with pytest.raises(PartyFailed, match=r"products='ot'.* pip install 'tacit\[he\]'"):
+        agree(("he", "he"))
+    out = tacit.infer(model, x, helper=None, products="ot")
+    assert float((out.value - inference.ideal(model, x)).abs().max()) < 2e-3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"helper": None, "products": "HE"}, "products is 'HE'; it must be 'he' or 'ot'"),
+        ({"products": "ot"}, "products is 'ot'; it must be left out with a helper"),
+    ],
+)
+def test_a_wrong_choice_of_products_is_refused(options, message):
+    with pytest.raises(BadParameter, match=message):
+        tacit.infer(nn.Linear(4, 2), torch.ones(1, 4), **options)
+    with pytest.raises(BadParameter, match="products is 'x'; it must be 'he' or 'ot'"):
+        OTChannel(None, 0, NAMES, "x")

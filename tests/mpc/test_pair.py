@@ -117,16 +117,17 @@ def test_the_offline_phase_is_counted_separately():
     the same bytes.
     """
     alone, helped = (tacit.infer(MLP, ROWS, helper=helper) for helper in (None, "helper"))
-    assert list(alone.offline) == ["base transfers", "products", "truncations", "comparisons"]
+    assert list(alone.offline) == ["agreement", "base transfers", "products", "truncations", "comparisons"]
     assert (alone.rounds, alone.costs) == (helped.rounds, helped.costs)
     assert alone.offline_rounds == sum(r for r, _ in alone.offline.values()) > 0 == helped.offline_rounds
     assert alone.offline_bytes == sum(
         line.bytes
         for line in alone.ledger.seen
-        if line.kind in ("TransferOffer", "TransferChoices", "Extended", "Correlations")
+        if line.kind in ("MatrixProducts", "TransferOffer", "TransferChoices", "Extended", "Correlations")
     )
     assert 0 < helped.offline_bytes < alone.offline_bytes < alone.bytes
-    assert alone.table().operation.tolist()[:4] == [
+    assert alone.table().operation.tolist()[:5] == [
+        "offline: agreement",
         "offline: base transfers",
         "offline: products",
         "offline: truncations",

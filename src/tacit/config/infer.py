@@ -13,11 +13,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from ..mpc.extension import PRODUCTS
 from ..parameters import bad, choice, component, refuse, whole
 from .vertical import FileParty, _take
 
 REVEALS, RECEIVERS, ADVERSARIES = ("logits", "argmax"), ("rows", "model"), ("semi-honest", "active")
-PRODUCTS = ("he", "ot")
 HOLDS = ("", "model", "rows")
 
 
