@@ -213,7 +213,7 @@ def test_the_receiver_never_sends_more_than_two_buckets_ahead(monkeypatch: pytes
             most = max(most, len(begun) - answered)
         answered += isinstance(message, psi_oprf.Outputs)
     assert answered == len(begun) == 5
-    assert most == psi_oprf.AHEAD
+    assert most <= psi_oprf.AHEAD
 
 
 def test_many_chunks_of_diffie_hellman_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def read_header(
 ) -> Header:
     """Read the column names. Raises BadData if there are none or two are the same."""
     file = _find(path)
-    if _is_parquet(file):
+    if is_parquet(file):
         with _parquet(file) as (_, pq):
             header = Header(tuple(pq.read_schema(file).names), ",")
     else:
@@ -152,14 +152,14 @@ def read_table(
     check_encoding("read_table", encoding)
     file = _find(path)
     header = read_header(file, separator, encoding)
-    if decimal == header.separator and not _is_parquet(file):
+    if decimal == header.separator and not is_parquet(file):
         raise bad(
             "read_table", "decimal", decimal, "different from the separator", "Pass the separator, often ';'."
         )
     for name in ids:
         if name not in header.names:
             raise BadData(f"{file} has no column {name!r}. {nearest(name, list(header.names))}")
-    if _is_parquet(file):
+    if is_parquet(file):
         frame = _read_parquet(file, ids)
     elif text:
         frame = _as_categories(read_chunks(file, separator=separator, encoding=encoding))
@@ -241,7 +241,7 @@ def read_chunks(
     for name in columns or ():
         if name not in header.names:
             raise BadData(f"{file} has no column {name!r}. {nearest(name, list(header.names))}")
-    if _is_parquet(file):
+    if is_parquet(file):
         yield from _parquet_chunks(file, columns)
         return
     start, is_checked = 0, False
@@ -261,7 +261,7 @@ def read_chunks(
 def measure_table(path: str | os.PathLike[str]) -> tuple[int, int]:
     """Return (at most so many rows, bytes of text when unpacked) of a CSV or Parquet file, fast."""
     file = _find(path)
-    if _is_parquet(file):
+    if is_parquet(file):
         with _parquet(file) as (_, pq):
             facts = pq.ParquetFile(file).metadata
             # dictionaries of words are repeated when unpacked, so this is only an estimate
@@ -367,7 +367,8 @@ def _has_table_name(path: Path) -> bool:
     return name.suffix in (".csv", ".tsv", *PARQUET) and path.is_file()
 
 
-def _is_parquet(file: Path) -> bool:
+def is_parquet(file: Path) -> bool:
+    """Whether the content of a file is Parquet, and not CSV."""
     with _explain(file), file.open("rb") as content:
         start = content.read(4)
     if start[:2] == b"PK":
@@ -496,11 +497,11 @@ def _check_widths(file: Path, separator: str, width: int, encoding: str | None =
     with _open_text(file, _settle_encoding(file, encoding)) as text:
         rows = csv.reader(text, delimiter=separator, skipinitialspace=True)
         next(row for row in rows if row)
-        for number, row in enumerate(row for row in rows if row):
+        for number, row in enumerate((row for row in rows if row), 1):
             if len(row) != width:
                 raise BadData(
-                    f"{file}: row {number} has {len(row)} cells, and the table has {width} columns. Every "
-                    "row needs one cell for each column."
+                    f"{file}: row {number} (line {rows.line_num}) has {len(row)} cells, and the table has "
+                    f"{width} columns. Every row needs one cell for each column."
                 )
 
 
@@ -563,7 +564,8 @@ def _parquet_chunks(file: Path, columns: Sequence[str] | None) -> Iterator[DataF
         for batch in source.iter_batches(CHUNK, columns=None if columns is None else list(columns)):
             frame = pa.Table.from_batches([batch]).to_pandas().reset_index(drop=True)
             for name in with_nulls if columns is None else ():
-                frame[name] = frame[name].astype("float64")  # as pandas reads them where one is missing
+                if str(frame[name].dtype).islower():  # not Int64, which has missing values of its own
+                    frame[name] = frame[name].astype("float64")  # as pandas reads all of them
             for name in columns or ():
                 if pa.types.is_integer(batch.schema.field(name).type):
                     frame[name] = batch.column(name).cast(pa.string()).to_pandas()

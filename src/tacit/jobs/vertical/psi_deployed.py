@@ -25,6 +25,7 @@ from ...protocols import psi_many
 from ..kit_run import request_of_verb, run_with_kit, telling
 from ..ledger_file import NAME
 from .psi import align, check_join, join_rows, psi, record_conclusion, record_conclusion_of_many
+from .psi_files import Scratch, StoredSet, read_ids_into, scratch_in, write_shared
 from .psi_restart import answering, run_with_restarts
 from .query_log import QUERIES, QueryLog, read_policy
 
@@ -86,19 +87,23 @@ def match_with(
     policy: str | Path | None = None,
     wait: float | None = None,
     patience: float = 300.0,
+    scratch: str | Path | None = None,
 ) -> dict[str, Any]:
     """Run this party: find the rows of `file` whose ids the others hold, and write them with the ledger.
 
     The rows are written in an order common to all parties. join="left": the receiver's other rows follow, and
     the other party writes as many rows of empty cells. `policy`: a policy file (default: policy.toml in the
     kit, or else the default policy) for queries of others. Queries and the ledger are recorded in the kit.
-    If this party cannot start, the others are told.
+    If this party cannot start, the others are told. `scratch`: a folder for the files of a table that is
+    matched on disk (default: next to `out`).
     """
-    with telling(kit):
-        prepared = _prepare(
-            kit, file, id, others, receiver, reveal, method, values, limit, join, out, force, policy, wait
-        )
-    return prepared.run(file, out, patience)
+    with scratch_in(scratch, out) as space:
+        with telling(kit):
+            prepared = _prepare(
+                *(kit, file, id, others, receiver, reveal, method, values, limit, join, out, force),
+                *(policy, wait, space),
+            )
+        return prepared.run(file, out, patience)
 
 
 @dataclass(frozen=True)
@@ -110,8 +115,9 @@ class _Match:
     first: str
     reveal: str
     join: str
-    ids: IdSet
+    ids: IdSet | StoredSet
     program: Program
+    space: Scratch
 
     def run(self, file: str | Path, out: str | Path | None, patience: float) -> dict[str, Any]:
         kit, ids = self.kit, self.ids
@@ -120,11 +126,13 @@ class _Match:
             "psi", kit, self._run_and_conclude, patience, self.names, may_restart=True, request=request
         )
         sizes = _sizes(kit.name, self.names, len(ids), result)
-        rows = (
-            None
-            if result["rows"] is None
-            else join_rows(ids, result["rows"], sizes[self.first], kit.name == self.first, self.join)
-        )
+        kept, is_kept, rows = sizes[self.first], kit.name == self.first, None
+        if isinstance(ids, StoredSet):
+            if result["rows"] is not None and out is not None:
+                shared = result["rows"]
+                write_shared(Path(file), ids, shared, Path(out), self.space, kept, is_kept, self.join)
+        elif result["rows"] is not None:
+            rows = join_rows(ids, result["rows"], kept, is_kept, self.join)
         value = {
             "party": kit.name,
             "shared": result["size"],
@@ -135,6 +143,7 @@ class _Match:
         }
         if kit.directory is not None:
             value["ledger_of_party"] = str(kit.directory / NAME)
+        value |= {} if rows is not None or result["rows"] is None or out is None else {"out": str(out)}
         return write_result(file, rows, out, ledger, value)
 
     async def _run_and_conclude(self, me: Party) -> dict[str, Any]:
@@ -159,6 +168,7 @@ def _prepare(
     force: bool,
     policy: str | Path | None,
     wait: float | None,
+    space: Scratch,
 ) -> _Match:
     """Check the options and read the ids, before the hub is asked for anything."""
     if out is not None:
@@ -182,7 +192,12 @@ def _prepare(
     check_join("tacit psi", "join", join, len(names), reveal == "both")
     protocol.check_options(method, reveal, limit)
     group.ready()
-    ids = read_ids(file, id)
+    may_store = not many and method != "dh" and reveal in ("both", "receiver")
+    ids = (
+        read_ids_into(space, Path(file), id, None if out is None else Path(out))
+        if may_store
+        else read_ids(file, id)
+    )
     if (reveal == "sum" and kit.name != first) != (values is not None):
         raise bad(
             "tacit psi",
@@ -228,7 +243,7 @@ def _prepare(
             )
         )
 
-    return _Match(kit, frozenset(names), first, reveal, join, ids, program)
+    return _Match(kit, frozenset(names), first, reveal, join, ids, program, space)
 
 
 def _sizes(name: str, names: AbstractSet[str], own_size: int, result: dict[str, Any]) -> dict[str, int]:
@@ -247,7 +262,7 @@ def _conclude(
     name: str,
     first: str,
     rest: list[str],
-    ids: IdSet,
+    ids: IdSet | StoredSet,
     result: dict[str, Any],
     reveal: str,
     join: str,
@@ -340,7 +355,7 @@ def participants(kit: Kit, others: Sequence[str]) -> set[str]:
     return names
 
 
-def _read_values(file: str | Path, column: str, ids: IdSet) -> list[int]:
+def _read_values(file: str | Path, column: str, ids: IdSet | StoredSet) -> list[int]:
     if len(ids) < ids.total:
         raise BadData(
             f"{file}: some rows have a duplicate or empty id, so their values are ambiguous. "

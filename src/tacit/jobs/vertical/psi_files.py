@@ -11,7 +11,7 @@ import io
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,9 +21,9 @@ import numpy as np
 
 from ...crypto.spool import Spool
 from ...data.identifiers import SHOWN, IdSet, ReadIds, first_of_each, identify, identify_chunks
-from ...data.table_files import measure_table, read_chunks, read_header, write_table
+from ...data.table_files import is_parquet, measure_table, read_chunks, read_header, write_table
 from ...errors import BadParameter, MissingFiles
-from ...protocols.id_buckets import RECORD, StoredIds
+from ...protocols.id_buckets import RECORD, SharedRows, StoredIds
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -40,9 +40,13 @@ SAYS = 10_000_000  # rows between two lines of progress
 
 @dataclass
 class Scratch:
-    """A place for large files, as a context manager. `folder()` creates the folder when it is needed."""
+    """A place for large files, as a context manager. `folder()` creates the folder when it is needed.
+
+    `always`: it is used for small tables, too.
+    """
 
     parent: Path
+    always: bool = False
     _folder: Path | None = None
 
     def __enter__(self) -> Scratch:
@@ -93,20 +97,22 @@ def _check_free(folder: Path, need: int, why: str, advice: str) -> None:
 
 
 def scratch_in(directory: str | Path | None, out: str | Path | None) -> Scratch:
-    """Return the place for large files: `directory`, or else next to `out`, or else that of the system."""
+    """Return the place for large files: next to `out`, or else that of the system; if given, `directory`,
+    which is then used for tables of any size.
+    """
     if directory is not None and not Path(directory).is_dir():
         raise MissingFiles(f"psi: --scratch {directory} is not a folder. Create it, or choose another one.")
-    if directory is None:
-        directory = tempfile.gettempdir() if out is None else Path(out).parent
-    return Scratch(Path(directory))
+    if directory is not None:
+        return Scratch(Path(directory), always=True)
+    return Scratch(Path(tempfile.gettempdir() if out is None else Path(out).parent))
 
 
 def read_ids_into(scratch: Scratch, file: Path, column: str, out: Path | None) -> IdSet | StoredSet:
-    """Read the ids in a column in one pass: into memory up to `IN_MEMORY` rows, or else into files."""
+    """Read the ids in a column in one pass: into memory up to `IN_MEMORY` rows, or into files."""
     where = f"{file}, column {column!r}"
     rows, text = measure_table(file)
     ids = (value for chunk in read_chunks(file, [column]) for value in chunk[column].tolist())
-    if rows <= IN_MEMORY:
+    if rows <= IN_MEMORY and not scratch.always:
         return identify(ids, where)
     scratch.check_space(rows, text, out)
     store, read, said = StoredIds(scratch.folder(), SHOWN), ReadIds(), 0
@@ -133,7 +139,14 @@ class StoredSet:
 
 
 def write_shared(
-    file: Path, ids: StoredSet, rows: Any, out: Path, scratch: Scratch, kept: int, is_kept: bool, how: str
+    file: Path,
+    ids: StoredSet,
+    rows: SharedRows,
+    out: Path,
+    scratch: Scratch,
+    kept: int,
+    is_kept: bool,
+    how: str,
 ) -> None:
     """Write the shared rows in the common order; in a left join, then the kept party's other rows.
 
@@ -147,7 +160,7 @@ def write_shared(
 
         columns = next(iter(read_chunks(file))).iloc[:0]
         yield columns  # there may be no other
-        yield from put_in_order(file, rows, scratch.folder())
+        yield from put_in_order(file, rows, len(rows), scratch.folder())
         if how == "left" and is_kept:
             is_rest = np.zeros(ids.total, bool)
             for some in ids.digests.rows():
@@ -164,13 +177,13 @@ def write_shared(
     write_table(parts(), out, read_header(file).separator)
 
 
-def put_in_order(file: Path, rows: Any, folder: Path) -> Iterator[DataFrame]:
-    """Yield these rows of a table in this order, some at a time; memory does not grow with their number.
+def put_in_order(file: Path, rows: Iterable[np.ndarray], total: int, folder: Path) -> Iterator[DataFrame]:
+    """Yield these `total` rows of a table in this order, some at a time; memory does not grow with them.
 
     A distribution sort: the positions go into files by row, so that the table is read once, and its shared
     rows into files by position.
     """
-    total, last = len(rows), -1
+    last = -1
     for some in rows:
         last = max(last, int(some.max(initial=-1)))
     places = Spool(folder, "places", last // SORTED + 1, PAIR)
@@ -183,7 +196,7 @@ def put_in_order(file: Path, rows: Any, folder: Path) -> Iterator[DataFrame]:
     pending, part = np.zeros((0, 2), np.int64), 0
     for chunk in read_chunks(file):
         if encode is None:
-            encode, decode = _text_codec(chunk)
+            encode, decode = (_typed_codec if is_parquet(file) else _text_codec)(chunk.columns)
         end = int(chunk.index[-1]) + 1
         while part * SORTED < end and part < len(places.counts):
             pending = np.concatenate([pending, places.read(part).view("<i8").reshape(-1, 2)])
@@ -209,13 +222,9 @@ Encode = Callable[["DataFrame", np.ndarray], bytes]
 Decode = Callable[[bytes], tuple["DataFrame", np.ndarray]]
 
 
-def _text_codec(example: DataFrame) -> tuple[Encode, Decode]:
+def _text_codec(names: Any) -> tuple[Encode, Decode]:
     """Return functions that write rows with their positions as bytes, and read these: text cells as CSV."""
     import pandas as pd
-
-    names = example.columns
-    if not all(pd.api.types.is_string_dtype(kind) for kind in example.dtypes):
-        return _typed_codec(names)
 
     def encode(frame: DataFrame, positions: np.ndarray) -> bytes:
         numbered = frame.set_axis(range(1, len(names) + 1), axis=1)
