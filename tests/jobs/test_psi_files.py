@@ -196,7 +196,7 @@ def test_files_are_private_and_show_neither_digests_nor_rows(tmp_path: Path) -> 
         folder = scratch.folder()
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         files = [path for path in folder.iterdir() if path.is_file()]
-        assert {path.name.rsplit("-", 1)[0] for path in files} == {"ids", "dealt1", "shared1", "rows"}
+        assert {path.name.rsplit("-", 1)[0] for path in files} == {"ids", "dealt1", "shared1", "rows", "lock"}
         assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
         content = b"\n".join(path.read_bytes() for path in files)
         windows = {content[k : k + 8] for k in range(len(content))}
@@ -204,6 +204,25 @@ def test_files_are_private_and_show_neither_digests_nor_rows(tmp_path: Path) -> 
         assert b"Id1" not in content
         assert b"say " not in content
     assert not folder.exists()
+
+
+def test_files_of_a_killed_matching_are_removed_by_the_next_one_and_no_others(tmp_path: Path) -> None:
+    """A running matching keeps its lock; a link to another place, and a folder without a lock, are left alone."""
+    killed, elsewhere = tmp_path / ".tacit-psi-killed", tmp_path / "elsewhere"
+    for folder in (killed, elsewhere, tmp_path / ".tacit-psi-new"):
+        folder.mkdir()
+        (folder / "ids-00000").write_bytes(b"x")
+    (killed / "lock").touch()
+    (elsewhere / "lock").touch()
+    (tmp_path / ".tacit-psi-link").symlink_to(elsewhere)
+    with Scratch(tmp_path) as running:
+        mine = running.folder()
+        assert not killed.exists()
+        with Scratch(tmp_path) as another:
+            assert another.folder() != mine
+            assert mine.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", ".tacit-psi-new", ".tacit-psi-link"}
+    assert (elsewhere / "ids-00000").exists()
 
 
 def test_a_part_has_a_key_of_its_own_and_another_one_when_it_is_replaced(tmp_path: Path) -> None:

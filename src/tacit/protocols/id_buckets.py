@@ -136,6 +136,8 @@ class StoredIds:
 
     def deal(self, buckets: int, key: bytes) -> None:
         self.forget_buckets()
+        if self._found is not None:  # the matching begins again
+            self._found.remove()
         self._times += 1
         self.buckets, self._filled = buckets, 0
         self._dealt = Spool(self._folder, f"dealt{self._times}", buckets, RECORD)

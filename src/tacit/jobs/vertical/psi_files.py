@@ -1,14 +1,17 @@
 """Tables larger than memory for `tacit psi`: ids in buckets on disk, and shared rows in the common order.
 
 Everything is in a private folder (mode 0700, encrypted under keys that are only in memory) that is removed at
-the end and after an error. After a crash or a kill its files remain, and nobody can read them: remove them.
+the end and after an error. After a kill its files remain, and nobody can read them; the next matching in the
+same place removes them.
 """
 
 from __future__ import annotations
 
 import csv
+import fcntl
 import io
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tacit.party")
 IN_MEMORY = 1 << 22  # rows up to which ids stay in memory: about 300 MB
 PREFIX = ".tacit-psi-"
+LOCK = "lock"
 SORTED = 1 << 19  # rows of a table that are put in order at once
 PAIR = 16  # bytes of a row's number and its position in the result
 ROW = 3 * RECORD  # bytes on disk for each row: its id, once more in a bucket, and once more if it is shared
@@ -48,6 +52,7 @@ class Scratch:
     parent: Path
     always: bool = False
     _folder: Path | None = None
+    _lock: int = -1
 
     def __enter__(self) -> Scratch:
         return self
@@ -57,12 +62,19 @@ class Scratch:
     ) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+            os.close(self._lock)
             self._folder = None
 
     def folder(self) -> Path:
         if self._folder is None:
+            for left in self.parent.glob(f"{PREFIX}*"):
+                _remove_if_left(left)
             try:  # mkdtemp gives mode 0700
-                self._folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self.parent))
+                folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self.parent))
+                # locked while this process lives
+                self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+                self._folder = folder
             except OSError as error:
                 raise BadParameter(
                     f"psi: no files can be written in {self.parent}: {error.strerror}. Give a folder with "
@@ -85,6 +97,25 @@ class Scratch:
             f"{need / 1e9:.2f} GB for {rows:,} rows of {text / 1e9:.2f} GB",
             "Give a folder on a larger disk with --scratch.",
         )
+
+
+def _remove_if_left(folder: Path) -> None:
+    """Remove the folder of a process that was killed: its lock is free. In a shared place: only one's own."""
+    try:
+        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+            return
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:  # removed in the meantime, or not yet locked
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        log.info("removed %s, the files of a matching that was killed", folder)
+    finally:
+        os.close(lock)
 
 
 def _check_free(folder: Path, need: int, why: str, advice: str) -> None:
@@ -214,6 +245,8 @@ def put_in_order(file: Path, rows: Iterable[np.ndarray], total: int, folder: Pat
         frame, positions = decode(texts.read(number).tobytes())
         if len(frame) != min(SORTED, total - number * SORTED):
             raise MissingFiles(f"{file} has fewer rows than when its ids were read. Start again.")
+        if len(texts.counts) > 1:
+            log.info("%s: %s of %s shared rows", file, f"{number * SORTED + len(frame):,}", f"{total:,}")
         yield frame.iloc[np.argsort(positions)]
     texts.remove()
 
