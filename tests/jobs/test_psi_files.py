@@ -28,6 +28,7 @@ from tacit.jobs.vertical.psi_files import Scratch, StoredSet, put_in_order, read
 from tacit.parties.conformance import Tap
 from tacit.protocols import psi, psi_oprf
 from tacit.runtimes.inprocess import InProcess
+from tests.jobs.test_psi_restart import killed, matching
 
 ODD = ["", "NA", "7 ", "a,b", 'say "x"', "two\nlines", " lead", "ß", "\ufeffx", "\\N", "1e5", "'"]
 
@@ -366,3 +367,18 @@ def test_methods_that_need_all_ids_in_memory_are_refused_for_files(tmp_path: Pat
                 ),
             }
         )
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(("who", "kind"), [("a", "Store"), ("b", "Trees")])
+def test_a_party_on_disk_begins_again_with_a_restarted_one_without_reading_its_file(
+    who: str, kind: str, tmp_path: Path
+) -> None:
+    files = {"a": table(tmp_path / "a.csv", 0, 400), "b": table(tmp_path / "b.csv", 100, 400)}
+    sets = {name: stored(file, tmp_path) for name, file in files.items()}
+    expected = psi.ideal(*(list(read_ids(file, "id").digests) for file in files.values()))
+    programs = {n: matching(n, o, "oprf", "both", sets[n].digests) for n, o in (("a", "b"), ("b", "a"))}
+    for file in files.values():
+        file.unlink()
+    result = InProcess().run_sync(programs | {who: killed(programs[who], kind)})
+    assert len(result["a"]["rows"]) == len(result["b"]["rows"]) == len(expected)
