@@ -19,6 +19,7 @@ from ..crypto.tags import sort_by_digest
 DIGEST = 16  # bytes of an id's digest: one AES block, as the OPRF and the stores of `psi_many` need
 RECORD = DIGEST + 8  # bytes of an id on disk: its digest, and the row of the table that it is in
 PARTS = 64  # parts in which repeated ids are found: at 100 million ids, one takes 40 MB of memory
+WORD = 2**64 - 1
 AT_ONCE = 1 << 20  # ids whose buckets are computed at once
 
 
@@ -31,6 +32,10 @@ class IdBuckets(Protocol):
     @property
     def buckets(self) -> int:
         """The number of buckets; 0 before the ids are dealt."""
+
+    @property
+    def fingerprint(self) -> int:
+        """A number that depends on the dealt ids, their places and the key."""
 
     def __len__(self) -> int: ...
 
@@ -50,22 +55,27 @@ class IdBuckets(Protocol):
         """Return the places of all shared ids: bucket after bucket, in each sorted by digest."""
 
 
-def bucket_numbers(digests: np.ndarray, buckets: int, key: bytes) -> np.ndarray:
-    """Return the bucket of each id, a public function of the key."""
+def bucket_numbers(
+    digests: np.ndarray, places: np.ndarray, buckets: int, key: bytes
+) -> tuple[np.ndarray, int]:
+    """Return (the bucket of each id, a public function of the key; the fingerprint of these ids)."""
     if buckets == 1:
-        return np.zeros(len(digests), np.uint16)
-    numbers = np.empty(len(digests), np.uint16)
+        return np.zeros(len(digests), np.uint16), 0
+    numbers, total = np.empty(len(digests), np.uint16), 0
     for at in range(0, len(digests), AT_ONCE):
-        word = ot.encrypt_blocks(digests[at : at + AT_ONCE], key).view(np.uint32)[:, 0]
+        blocks = ot.encrypt_blocks(digests[at : at + AT_ONCE], key)
+        word = blocks.view(np.uint32)[:, 0]
         numbers[at : at + AT_ONCE] = word * np.uint64(buckets) >> np.uint64(32)
-    return numbers
+        odd = places[at : at + AT_ONCE].astype(np.uint64) * np.uint64(2) + np.uint64(1)
+        total += int((blocks.view(np.uint64)[:, 1] * odd).sum())
+    return numbers, total & WORD
 
 
 class ArrayIds:
     """Ids in memory: rows of 16 bytes. A place is a row of this array."""
 
     def __init__(self, digests: np.ndarray):
-        self.digests, self.buckets = digests, 0
+        self.digests, self.buckets, self.fingerprint = digests, 0, 0
         self._numbers = np.zeros(0, np.uint16)
         self._shared: list[np.ndarray] = []
 
@@ -74,7 +84,9 @@ class ArrayIds:
 
     def deal(self, buckets: int, key: bytes) -> None:
         self.buckets, self._shared = buckets, []
-        self._numbers = bucket_numbers(self.digests, buckets, key)
+        self._numbers, self.fingerprint = bucket_numbers(
+            self.digests, np.arange(len(self.digests)), buckets, key
+        )
 
     def bucket(self, b: int) -> tuple[np.ndarray, np.ndarray]:
         if self.buckets == 1:
@@ -106,7 +118,7 @@ class StoredIds:
         self._dealt: Spool | None = None
         self._found: Spool | None = None
         self._times = self._filled = 0
-        self.buckets = 0
+        self.buckets = self.fingerprint = 0
         self.repeated, self.first_repeated = 0, np.zeros(0, np.int64)
 
     def __len__(self) -> int:
@@ -142,9 +154,12 @@ class StoredIds:
         self.buckets, self._filled = buckets, 0
         self._dealt = Spool(self._folder, f"dealt{self._times}", buckets, RECORD)
         self._found = Spool(self._folder, f"shared{self._times}", buckets, RECORD)
+        self.fingerprint = 0
         for part in range(PARTS):
             records = self._ids.read(part)
-            self._dealt.append(bucket_numbers(_split(records)[0], buckets, key), records)
+            numbers, total = bucket_numbers(*_split(records), buckets, key)
+            self._dealt.append(numbers, records)
+            self.fingerprint = self.fingerprint + total & WORD
 
     def bucket(self, b: int) -> tuple[np.ndarray, np.ndarray]:
         assert self._dealt is not None

@@ -45,6 +45,8 @@ from .psi_policy import (
     policy_of,
     refusal,
 )
+from .psi_resume import Checkpoint, Resumed, agree_to_resume
+from .together import in_thread
 
 METHODS = ("auto", "dh", "oprf")
 LIMIT = 2**32 - 1  # the default of the largest value in a sum
@@ -88,16 +90,25 @@ async def receiver(
     limit: int = LIMIT,
     within: float | None = None,
     max_ids: int = MAX_IDS,
+    checkpoint: Checkpoint | None = None,
 ) -> dict[str, Any]:
     """Run the receiver; return {"rows", "size", "sum", "theirs", "method"}.
 
     `digests`: an array, or a `StoredIds`. "rows" are the shared ones of my digests, bucket after bucket
     (there is one up to a million ids), in each sorted by digest; None with "size" and "sum". "theirs" is the
     sender's set size. `within`: seconds to wait for the sender to start. `max_ids`: ids the sender may
-    declare. Raises QueryRefused if the sender's policy does not allow the query.
+    declare. `checkpoint`: resume a stopped matching, if the sender has a record of it, too. Raises
+    QueryRefused if the sender's policy does not allow the query.
     """
     ids = _as_buckets(digests)
     check_options(method, reveal, limit)
+    if checkpoint is not None and (
+        resumed := await agree_to_resume(me, ids, other, checkpoint, True, _places_of_receiver, True)
+    ):
+        me.ledger.stamp(ASSUMES)
+        return await _finish_as_receiver(
+            me, ids, other, reveal, resumed.theirs, resumed.session, checkpoint, resumed
+        )
     their_opening, session = await _open_as_receiver(me, ids, other, method, reveal, limit, within, max_ids)
     method_used = choose_method(method, reveal, len(ids), their_opening.count)
     result: dict[str, Any] = {"rows": None, "sum": None, "theirs": their_opening.count, "method": method_used}
@@ -107,16 +118,46 @@ async def receiver(
         )
         return {**result, "size": size, "sum": total}
     if method_used == "oprf":
-        await psi_oprf.receiver(me, ids, other, their_opening.count, session)
-    else:
-        array = _in_memory(ids)
-        rows, _ = await psi_dh.receiver(me, array, other, their_opening.count, session)
-        ids.deal(1, b"")
-        ids.add_shared(array[rows], rows)
+        return await _finish_as_receiver(
+            me, ids, other, reveal, their_opening.count, session, checkpoint, None
+        )
+    array = _in_memory(ids)
+    rows, _ = await psi_dh.receiver(me, array, other, their_opening.count, session)
+    ids.deal(1, b"")
+    ids.add_shared(array[rows], rows)
     if reveal == "both":
         await _send_shared(me, ids, other, their_opening.count, session)
     places = ids.shared_places()
     return {**result, "rows": places, "size": len(places)}
+
+
+async def _finish_as_receiver(
+    me: Party,
+    ids: IdBuckets,
+    other: str,
+    reveal: str,
+    theirs: int,
+    session: bytes,
+    checkpoint: Checkpoint | None,
+    resumed: Resumed | None,
+) -> dict[str, Any]:
+    """The OPRF and what follows, from the start or from a bucket on."""
+    await psi_oprf.receiver(me, ids, other, theirs, session, checkpoint, resumed)
+    if reveal == "both":
+        if checkpoint is not None:
+            checkpoint.has_answered = True
+        await _send_shared(me, ids, other, theirs, session)
+    places = ids.shared_places()
+    return {"rows": places, "sum": None, "theirs": theirs, "method": "oprf", "size": len(places)}
+
+
+def _places_of_receiver(mine: int, theirs: int, session: bytes) -> tuple[bytes, int]:
+    layout = psi_oprf.OprfLayout(mine, theirs, session)
+    return layout.key("places"), layout.buckets
+
+
+def _places_of_sender(mine: int, theirs: int, session: bytes) -> tuple[bytes, int]:
+    return _places_of_receiver(theirs, mine, session)
 
 
 async def sender(
@@ -131,17 +172,28 @@ async def sender(
     policy: PsiPolicy | Mapping[str, Any] | None = None,
     queries: Queries | None = None,
     within: float | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> dict[str, Any]:
     """Run the sender; return the same keys as `receiver`.
 
     "rows" are None unless reveal="both"; then row k here and row k at the receiver belong to the same id.
     "size" is None with reveal="receiver". `values`: with reveal="sum", a number for each digest. `policy`
     (None: the default; a mapping: its fields) is checked here. `queries` counts this query before anything is
-    sent; without it, `queries_per_day` is not enforced.
+    sent; without it, `queries_per_day` is not enforced. `checkpoint`: resume a stopped matching, if the
+    receiver has a record of it, too: that is the same query.
     """
     ids = _as_buckets(digests)
     check_options(method, reveal, limit)
     rules = policy_of(policy)
+    if checkpoint is not None:
+        checkpoint.read()
+        may = not broken_rule(rules, reveal, checkpoint.state.get("theirs", 0))
+        resumed = await agree_to_resume(me, ids, other, checkpoint, False, _places_of_sender, may)
+        if resumed is not None:
+            me.ledger.stamp(ASSUMES)
+            return await _finish_as_sender(
+                me, ids, other, reveal, resumed.theirs, resumed.session, checkpoint, resumed
+            )
     their_opening, session = await _open_as_sender(
         me, ids, other, method, reveal, limit, rules, queries, within
     )
@@ -166,12 +218,30 @@ async def sender(
         )
         return result
     if method_used == "oprf":
-        await psi_oprf.sender(me, ids, other, their_opening.count, session)
-    else:
-        await psi_dh.sender(me, _in_memory(ids), other, their_opening.count, session)
-        ids.deal(1, b"")
+        return await _finish_as_sender(me, ids, other, reveal, their_opening.count, session, checkpoint, None)
+    await psi_dh.sender(me, _in_memory(ids), other, their_opening.count, session)
+    ids.deal(1, b"")
     if reveal == "both":
         await _receive_shared(me, ids, other, their_opening.count, session)
+        places = ids.shared_places()
+        result |= {"rows": places, "size": len(places)}
+    return result
+
+
+async def _finish_as_sender(
+    me: Party,
+    ids: IdBuckets,
+    other: str,
+    reveal: str,
+    theirs: int,
+    session: bytes,
+    checkpoint: Checkpoint | None,
+    resumed: Resumed | None,
+) -> dict[str, Any]:
+    await psi_oprf.sender(me, ids, other, theirs, session, checkpoint, resumed)
+    result: dict[str, Any] = {"rows": None, "size": None, "sum": None, "theirs": theirs, "method": "oprf"}
+    if reveal == "both":
+        await _receive_shared(me, ids, other, theirs, session)
         places = ids.shared_places()
         result |= {"rows": places, "size": len(places)}
     return result
@@ -181,7 +251,7 @@ async def _send_shared(me: Party, ids: IdBuckets, other: str, theirs: int, sessi
     """Send what both share, bucket by bucket, so that neither needs all of it in memory."""
     size = tag_bytes(len(ids), theirs)
     for b in range(ids.buckets):
-        digests = await asyncio.to_thread(ids.shared, b)
+        digests = await in_thread(ids.shared, b)
         tags = await asyncio.to_thread(shared_tags, digests, session, size)
         if b >= psi_oprf.AHEAD:
             check_position(((await me.recv(other, SharedRead)).bucket,), (b - psi_oprf.AHEAD,), "(bucket)")
@@ -193,9 +263,9 @@ async def _receive_shared(me: Party, ids: IdBuckets, other: str, theirs: int, se
     for b in range(ids.buckets):
         message = await me.recv(other, SharedIds)
         check_position((message.bucket,), (b,), "(bucket)")
-        digests, places = await asyncio.to_thread(ids.bucket, b)
+        digests, places = await in_thread(ids.bucket, b)
         rows = await asyncio.to_thread(match_shared, message.tags, digests, digests, session, size)
-        await asyncio.to_thread(ids.add_shared, digests[rows], places[rows])
+        await in_thread(ids.add_shared, digests[rows], places[rows])
         if b + psi_oprf.AHEAD < ids.buckets:
             await me.send(other, SharedRead(b))
 

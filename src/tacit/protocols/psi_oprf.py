@@ -51,7 +51,8 @@ from ..errors import ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
 from .id_buckets import IdBuckets
-from .together import together
+from .psi_resume import Checkpoint, Resumed
+from .together import in_thread, together
 
 log = logging.getLogger("tacit.party")
 BUCKET = 1 << 20  # approximate number of ids in a bucket
@@ -166,44 +167,98 @@ def capacity(n: int, buckets: int) -> int:
     return math.ceil(high)
 
 
-async def receiver(me: Party, ids: IdBuckets, other: str, theirs: int, session: bytes) -> None:
-    """Find which of the ids are shared; they are kept in `ids`."""
+async def receiver(
+    me: Party,
+    ids: IdBuckets,
+    other: str,
+    theirs: int,
+    session: bytes,
+    checkpoint: Checkpoint | None = None,
+    resumed: Resumed | None = None,
+) -> None:
+    """Find which of the ids are shared; they are kept in `ids`, and in `checkpoint` bucket by bucket."""
     layout, answers = OprfLayout(len(ids), theirs, session), me.scope("outputs")
-    await asyncio.to_thread(ids.deal, layout.buckets, layout.key("places"))
+    record = Checkpoint(None, {}) if checkpoint is None else checkpoint
+    first = 0 if resumed is None else resumed.answered
+    if resumed is None:
+        await in_thread(ids.deal, layout.buckets, layout.key("places"))
+        record.begin(session, theirs, ids)
+    else:
+        await in_thread(_restore, ids, record, resumed.done)
     vole = await connect_receiver(me, other, session)
     room = asyncio.Semaphore(AHEAD)
     pending: asyncio.Queue[tuple[np.ndarray, np.ndarray, np.ndarray]] = asyncio.Queue()
 
     async def send_stores() -> None:
-        for b in range(layout.buckets):
+        for b in range(first, layout.buckets):
             await room.acquire()
-            own, places = await asyncio.to_thread(ids.bucket, b)
+            own, places = await in_thread(_ordered_bucket, ids, b)
             _check_bucket(len(own), layout.room)
-            values = await send_store(me, other, layout, vole, b, own)
-            pending.put_nowait((own, places, await asyncio.to_thread(_own_outputs, layout, own, values)))
+            masked, values = await make_store(me, other, layout, vole, b, own)
+            outputs = await asyncio.to_thread(_own_outputs, layout, own, values)
+            await in_thread(record.keep_own, b, outputs)  # before the sender can answer
+            await send_entries(me, other, b, masked)
+            pending.put_nowait((own, places, outputs))
+
+    async def receive_bucket(b: int, own: np.ndarray, places: np.ndarray, own_outputs: np.ndarray) -> None:
+        message = await answers.recv(other, Outputs)
+        check_position(
+            (message.bucket, len(message.outputs)), (b, layout.outputs * layout.output), "(bucket, bytes)"
+        )
+        outputs = np.frombuffer(message.outputs, np.uint8).reshape(-1, layout.output)
+        at, _ = await asyncio.to_thread(match, own_outputs, outputs)
+        await in_thread(ids.add_shared, own[at], places[at])
+        await in_thread(record.keep_found, b, places[at])
+        _log_bucket(me, b, layout)
 
     async def receive_outputs() -> None:
-        for b in range(layout.buckets):
-            own, places, own_outputs = await pending.get()
-            message = await answers.recv(other, Outputs)
-            check_position(
-                (message.bucket, len(message.outputs)), (b, layout.outputs * layout.output), "(bucket, bytes)"
-            )
-            outputs = np.frombuffer(message.outputs, np.uint8).reshape(-1, layout.output)
-            at, _ = await asyncio.to_thread(match, own_outputs, outputs)
-            await asyncio.to_thread(ids.add_shared, own[at], places[at])
+        for b in range(first if resumed is None else resumed.done, first):  # answered before the stop
+            own, places = await in_thread(_ordered_bucket, ids, b)
+            await receive_bucket(b, own, places, record.own(b, len(own), layout.output))
+        for b in range(first, layout.buckets):
+            await receive_bucket(b, *await pending.get())
             room.release()
-            _log_bucket(me, b, layout)
 
     await together(send_stores(), receive_outputs())
 
 
-async def sender(me: Party, ids: IdBuckets, other: str, theirs: int, session: bytes) -> None:
+def _restore(ids: IdBuckets, record: Checkpoint, done: int) -> None:
+    """Find the shared ids of the first buckets again, by their rows."""
+    for b in range(done):
+        digests, places = ids.bucket(b)
+        at = np.isin(places, record.found(b))
+        ids.add_shared(digests[at], places[at])
+
+
+def _ordered_bucket(ids: IdBuckets, b: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return (digests, places) of a bucket in an order that depends on nothing else."""
+    digests, places = ids.bucket(b)
+    if ids.buckets == 1:
+        return digests, places
+    order = np.argsort(words(digests), kind="stable")
+    return digests[order], places[order]
+
+
+async def sender(
+    me: Party,
+    ids: IdBuckets,
+    other: str,
+    theirs: int,
+    session: bytes,
+    checkpoint: Checkpoint | None = None,
+    resumed: Resumed | None = None,
+) -> None:
     layout, answers = OprfLayout(theirs, len(ids), session), me.scope("outputs")
-    await asyncio.to_thread(ids.deal, layout.buckets, layout.key("places"))
+    record = Checkpoint(None, {}) if checkpoint is None else checkpoint
+    first = 0 if resumed is None else resumed.answered
+    if resumed is None:
+        await in_thread(ids.deal, layout.buckets, layout.key("places"))
+        record.begin(session, theirs, ids)
     vole = await connect_sender(me, other, session)
-    for b in range(layout.buckets):
-        own, _ = await asyncio.to_thread(ids.bucket, b)
+    for b in range(first if resumed is None else resumed.done, first):  # the same bytes again
+        await answers.send(other, Outputs(b, record.answer(b, layout.outputs * layout.output)))
+    for b in range(first, layout.buckets):
+        own, _ = await in_thread(ids.bucket, b)
         _check_bucket(len(own), layout.outputs)
         keys = await receive_store(me, other, layout, vole, b)
         outputs = await asyncio.to_thread(_evaluate, layout, vole, keys, own)
@@ -212,7 +267,9 @@ async def sender(me: Party, ids: IdBuckets, other: str, theirs: int, session: by
         ).reshape(-1, layout.output)
         outputs = np.concatenate([outputs, padding])
         # sorted by value, which is independent of the ids
-        await answers.send(other, Outputs(b, outputs[np.argsort(words(outputs))].tobytes()))
+        answer = outputs[np.argsort(words(outputs))].tobytes()
+        await in_thread(record.keep_answer, b, answer)
+        await answers.send(other, Outputs(b, answer))
         _log_bucket(me, b, layout)
 
 
@@ -242,6 +299,15 @@ async def send_store(
     me: Party, other: str, layout: OprfLayout, vole: VoleReceiver, b: int, keys: np.ndarray
 ) -> np.ndarray:
     """Send the masked store of a bucket's keys; return c, from which their outputs follow."""
+    masked, values = await make_store(me, other, layout, vole, b, keys)
+    await send_entries(me, other, b, masked)
+    return values
+
+
+async def make_store(
+    me: Party, other: str, layout: OprfLayout, vole: VoleReceiver, b: int, keys: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (the masked store of a bucket's keys, c, from which their outputs follow)."""
     columns, wanted = vole.request(layout.entries, me.secret.bytes)
     await me.send(other, Noise(b, columns))
     store = await asyncio.to_thread(
@@ -250,10 +316,12 @@ async def send_store(
     trees = await me.recv(other, Trees)
     check_position((trees.bucket,), (b,), "(bucket)")
     mask, values = await asyncio.to_thread(wanted.finish, trees.sums)
-    masked = store.view(np.uint64)[:, 0] ^ mask
+    return store.view(np.uint64)[:, 0] ^ mask, values
+
+
+async def send_entries(me: Party, other: str, b: int, masked: np.ndarray) -> None:
     for first in range(0, len(masked), CHUNK):
         await me.send(other, Store(b, first, masked[first : first + CHUNK].tobytes()))
-    return values
 
 
 async def receive_store(me: Party, other: str, layout: OprfLayout, vole: VoleSender, b: int) -> np.ndarray:

@@ -22,6 +22,7 @@ from ...parties.ledger import Ledger
 from ...parties.party import Party, Program
 from ...protocols import psi as protocol
 from ...protocols import psi_many
+from ...protocols.psi_resume import Checkpoint
 from ..kit_run import request_of_verb, run_with_kit, telling
 from ..ledger_file import NAME
 from .psi import align, check_join, join_rows, psi, record_conclusion, record_conclusion_of_many
@@ -32,6 +33,7 @@ from .query_log import QUERIES, QueryLog, read_policy
 if TYPE_CHECKING:
     from ...runtimes.kits import Kit
 
+RECORD = "psi-resume"  # in the kit: what a party that is stopped resumes from
 AT_ONCE = 1 << 18  # rows of a file read at a time: only digests of ids are kept in memory
 
 
@@ -192,10 +194,10 @@ def _prepare(
     check_join("tacit psi", "join", join, len(names), reveal == "both")
     protocol.check_options(method, reveal, limit)
     group.ready()
-    may_store = not many and method != "dh" and reveal in ("both", "receiver")
+    has_buckets = not many and method != "dh" and reveal in ("both", "receiver")
     ids = (
         read_ids_into(space, Path(file), id, None if out is None else Path(out))
-        if may_store
+        if has_buckets
         else read_ids(file, id)
     )
     if (reveal == "sum" and kit.name != first) != (values is not None):
@@ -219,10 +221,16 @@ def _prepare(
         "join": join,
     }
 
+    record = Checkpoint(None if kit.directory is None else kit.directory / RECORD, terms)
+
     async def program(me: Party) -> dict[str, Any]:
         scope = me.scope("psi")
         async with answering(scope, set(kit.parties) - names - {kit.server}):
-            return await run_with_restarts(scope, sorted(names - {kit.name}), terms, match, wait)
+            result = await run_with_restarts(
+                scope, sorted(names - {kit.name}), terms, match, wait, lambda: bool(record.state)
+            )
+        record.clear()
+        return result
 
     async def match(scope: Party) -> dict[str, Any]:
         if many:
@@ -234,7 +242,12 @@ def _prepare(
                     scope, ids.digests, leader=first, policy=rules, queries=queries, **common
                 )
             )
-        common = {"method": method, "reveal": reveal, "limit": limit}
+        common = {
+            "method": method,
+            "reveal": reveal,
+            "limit": limit,
+            "checkpoint": record if has_buckets else None,
+        }
         return await (
             protocol.receiver(scope, ids.digests, other=rest[0], **common)
             if kit.name == first
