@@ -42,6 +42,7 @@ from tacit.mpc.beaver import MUL
 from tacit.parties.ledger import Ledger
 from tacit.parties.party import Party
 from tacit.protocols import prepared_set, psi, psi_prepared
+from tacit.protocols.psi_resume import Checkpoint
 from tacit.runtimes.processes import Processes
 
 PEERS = Path(__file__).parents[1] / ".venv-peers"
@@ -99,9 +100,10 @@ async def disk_role(me: Party, file: str, reveal: str) -> dict[str, Any]:
         marks.append(cpu())
         held = await asyncio.to_thread(psi_files.read_ids_into, scratch, Path(file), "id", None)
         marks.append(cpu())
-        result = await run(me, held.digests, method="oprf", reveal=reveal)
+        record = Checkpoint(scratch.folder() / "record", {})
+        result = await run(me, held.digests, method="oprf", reveal=reveal, checkpoint=record)
         marks.append(cpu())
-        disk = sum(path.stat().st_size for path in scratch.folder().iterdir())
+        disk = sum(path.stat().st_size for path in scratch.folder().rglob("*"))
         if result["rows"] is not None:
             out = folder / f"{me.name}-out.csv"
             await asyncio.to_thread(
