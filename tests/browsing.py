@@ -19,6 +19,7 @@ QUIET = [
     "--disable-sync",
     "--no-first-run",
 ]
+PATIENCE = 240_000  # ms for what must happen in a page: Playwright's 30 s are too few on a busy machine
 SIZES = {
     "desk": {"width": 1280, "height": 900},
     "laptop": {"width": 1200, "height": 800},
@@ -47,7 +48,7 @@ def browser(browser_path: str) -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=browser_path, args=QUIET)
+        browser = playwright.chromium.launch(executable_path=browser_path, args=QUIET, timeout=PATIENCE)
         yield browser
         browser.close()
 
@@ -62,6 +63,7 @@ def opened(browser: Any) -> Iterator[Callable[..., Any]]:
 
     def look(path: Path, size: str = "desk", scheme: str = "light", **more: Any) -> Any:
         context = browser.new_context(viewport=SIZES[size], color_scheme=scheme, **more)
+        context.set_default_timeout(PATIENCE)
         contexts.append(context)
         page = context.new_page()
         page.on(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import random
 from collections.abc import Iterator
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before NumPy and torch are imported; processes inherit it
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -37,6 +39,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """The generators that a test did not seed do not depend on which tests ran before it."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def unsynced_files() -> Iterator[None]:
     """No test cuts the power, and a kill loses nothing that was written: do not wait for the disk."""
@@ -61,6 +71,14 @@ def warm_processes() -> Iterator[None]:
         patch.setattr(asyncio, "create_subprocess_exec", warm.create_subprocess_exec)
         yield
     warm.process.stop()
+
+
+@pytest.fixture(autouse=True)
+def ended_processes() -> Iterator[None]:
+    """A test that fails leaves no process, and no open pipe of one, to the tests after it."""
+    before = len(warm.started)
+    yield
+    warm.end_since(before)
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def test_a_signal_ends_it_and_is_its_return_code(number: int) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.01)
     os.kill(process.pid, number)
-    assert process.wait(60) == -number
+    assert process.wait(300) == -number
     process.stdout.close()
 
 
@@ -54,3 +54,20 @@ def test_input_is_read_until_it_is_closed() -> None:
         process.stdin.write("word")
         assert process.communicate()[0] == "WORD\n"
     assert process.returncode == 0
+
+
+def test_what_a_failed_test_has_left_is_ended_with_its_streams() -> None:
+    """Otherwise the test after it fails for files that are not closed."""
+    before = len(warm.started)
+    process = warm.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], stdout=warm.PIPE, stderr=warm.PIPE, text=True
+    )
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.communicate(timeout=0.01)  # as where a process is waited for in vain
+    warm.end_since(before)
+    assert process.returncode == -signal.SIGKILL
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.closed
+    assert process.stderr.closed
+    assert len(warm.started) == before

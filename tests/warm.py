@@ -107,6 +107,8 @@ class Popen:
         for number in ours:
             os.close(number)
         self.pid = self._read_number()
+        self._readers: list[threading.Thread] = []
+        started.append(self)
 
     def _read_number(self) -> int:
         data = os.read(self._status, NUMBER.size)
@@ -141,6 +143,7 @@ class Popen:
             threading.Thread(target=lambda s=s: read.__setitem__(id(s), s.read()), daemon=True)
             for s in streams
         ]
+        self._readers = threads
         for thread in threads:
             thread.start()
         self.wait(timeout)
@@ -159,6 +162,17 @@ class Popen:
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
+
+    def end(self) -> None:
+        """Kill it if it runs, and close its streams."""
+        self.kill()
+        self.wait()
+        for thread in self._readers:  # of a `communicate` that waited in vain
+            thread.join()
+        for s in (self.stdin, self.stdout, self.stderr):
+            if s is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    s.close()
 
     def __enter__(self) -> Popen:
         return self
@@ -182,6 +196,14 @@ def run(argv: Sequence[str], *, timeout: float | None = None, **how: Any) -> sub
 
 
 NEW = subprocess.Popen
+started: list[Popen] = []  # those that no test has ended yet, and those that ended by themselves
+
+
+def end_since(number: int) -> None:
+    """End the processes started after the first `number`, which a test that failed has left."""
+    for left in started[number:]:
+        left.end()
+    del started[number:]
 
 
 def start(argv: Any, *more: Any, **how: Any) -> Any:

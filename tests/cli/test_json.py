@@ -15,8 +15,9 @@ import pytest
 import tacit
 from tacit import cli
 from tests import warm
+from tests.ports import free_port
 
-from .shell import SMALL, TACIT, free_port, run
+from .shell import SMALL, TACIT, run
 
 ABOUT = """
 [parties.a]
@@ -202,7 +203,7 @@ def test_a_server_prints_one_document_until_it_is_stopped(place: Path, verb: str
         if ready in line:
             break
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=300)
     value = document(verb, out)
     if verb == "ui":
         assert value["address"].startswith("http://127.0.0.1:")

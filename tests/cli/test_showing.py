@@ -212,7 +212,7 @@ def test_a_machine_that_computes_wrongly_is_reported_with_exit_code_1(capsys, mo
 def test_a_closed_output_pipe_is_not_an_error(tmp_path):
     started = process("algorithms", cwd=tmp_path)
     started.stdout.close()
-    assert started.wait(timeout=60) == 1
+    assert started.wait(timeout=300) == 1
     assert started.stderr.read() == ""
     started.stderr.close()
 

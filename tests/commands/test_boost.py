@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import pandas as pd
@@ -42,9 +40,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def start(place: Path, name: str, job: str, *more: str) -> Role:
+def start(place: Path, name: str, job: str, *more: str, dies_at: str | None = None) -> Role:
     data = () if name == "server" else ("--data", f"{name}.csv")
-    return Role(place, name, "boost", job, "--kit", f"kits/{name}", *data, *more)
+    return Role(place, name, "boost", job, "--kit", f"kits/{name}", *data, *more, dies_at=dies_at)
 
 
 def expected(file: Path) -> dict:
@@ -60,11 +58,13 @@ def test_killed_parties_go_on_and_all_get_the_model_of_the_pooled_rows(
     provision(*CLIENTS)
     hub = Role(place, "hub", "hub", "--kit", "kits/hub")
     try:
-        roles = {n: start(place, n, "job.toml", "--out", f"{n}.json") for n in ("server", *CLIENTS)}
-        for name, step in (("p1", 3), ("server", 6)):
-            roles[name].wait_for(f"step {step} of")
-            os.kill(roles[name].process.pid, signal.SIGKILL)
-            assert roles[name].wait() == -signal.SIGKILL
+        deaths = {"p1": "step 3 of", "server": "step 6 of"}
+        roles = {
+            n: start(place, n, "job.toml", "--out", f"{n}.json", dies_at=deaths.get(n))
+            for n in ("server", *CLIENTS)
+        }
+        for name in deaths:
+            roles[name].wait_for_death()
             roles[name] = start(place, name, "job.toml", "--out", f"{name}.json")
         assert [r.wait() for r in roles.values()] == [0] * 4, [r.log.read_text() for r in roles.values()]
         model = expected(place / "twin.json")

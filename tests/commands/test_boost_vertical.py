@@ -151,10 +151,10 @@ def test_each_with_its_kit_over_a_hub_then_new_people(
             ),
             start("boost", "job.toml", "--kit", "kits/notary", "--out", "second-notary"),
         ]
-        texts = [process.communicate(timeout=120)[1] for process in again]
+        texts = [process.communicate(timeout=300)[1] for process in again]
     finally:
         hub.send_signal(signal.SIGINT)
-        hub.communicate(timeout=30)
+        hub.communicate(timeout=300)
     assert (bank["rows"], bank["trees"], notary["trees"]) == (240, 3, None)
     assert bank["splits"] > 0
     assert telecom["splits"] > 0
@@ -190,11 +190,11 @@ def test_two_parties_without_a_helper_train_and_predict_over_a_hub(
             )
             for n in ("bank", "telecom")
         ]:
-            assert process.communicate(timeout=120) is not None
+            assert process.communicate(timeout=300) is not None
             assert process.returncode == 0
     finally:
         hub.send_signal(signal.SIGINT)
-        hub.communicate(timeout=30)
+        hub.communicate(timeout=300)
     assert (bank["backend"], telecom["backend"]) == ("he", "he")
     for name in ("bank", "telecom"):
         here, there = (

@@ -166,10 +166,10 @@ def test_three_processes_and_a_policy_of_rows_per_day(place: Path) -> None:
     try:
         bank, clinic, _ = map(finish, run_parties(names, "--json", "--out", "scores.csv"))
         again = run_parties(names, "--out", "again.csv")
-        texts = [p.communicate(timeout=120)[1] for p in again]
+        texts = [p.communicate(timeout=300)[1] for p in again]
     finally:
         hub.send_signal(signal.SIGINT)
-        hub.communicate(timeout=30)
+        hub.communicate(timeout=300)
     check_scores()
     assert "out" not in bank
     assert clinic["rows"] == bank["rows"] == 40
@@ -194,10 +194,10 @@ def test_two_processes_without_a_helper_and_scores_for_the_model_holder(place: P
             start("infer", "job.toml", "--kit", "kits/bank", "--out", "x.csv"),
             start("infer", "other.toml", "--kit", "kits/clinic"),
         ]
-        texts = [p.communicate(timeout=120)[1] for p in others]
+        texts = [p.communicate(timeout=300)[1] for p in others]
     finally:
         hub.send_signal(signal.SIGINT)
-        hub.communicate(timeout=30)
+        hub.communicate(timeout=300)
     assert "out" in bank
     assert "out" not in clinic
     check_scores(first="row")

@@ -97,10 +97,10 @@ def test_each_with_its_kit_over_a_hub_then_a_refused_question(whole: pd.DataFram
         ]
         Path("job.toml").write_text(JOB.replace("1500.0", "1501.0"))
         again = [start("join", "job.toml", "--kit", f"kits/{n}", "--out", f"second-{n}") for n in names]
-        texts = [p.communicate(timeout=120)[1] for p in again]
+        texts = [p.communicate(timeout=300)[1] for p in again]
     finally:
         hub.send_signal(signal.SIGINT)
-        hub.communicate(timeout=30)
+        hub.communicate(timeout=300)
     for value in values[:3]:
         check_answers(value["answers"], whole)
     assert values[3]["answers"] == []
@@ -205,13 +205,13 @@ def test_a_join_that_stays_shared_with_kits_and_then_refused_by_policies(whole: 
             finish(p) for p in [start("join", "job.toml", "--kit", f"kits/{n}", "--json") for n in names]
         ]
         again = [start("join", "job.toml", "--kit", f"kits/{n}", "--out", f"second-{n}") for n in names]
-        texts = [again[0].communicate(timeout=120)[1]]
+        texts = [again[0].communicate(timeout=300)[1]]
         for p in again[1:]:
             p.send_signal(signal.SIGINT)
-            p.communicate(timeout=30)
+            p.communicate(timeout=300)
     finally:
         hub.send_signal(signal.SIGINT)
-        hub.communicate(timeout=30)
+        hub.communicate(timeout=300)
     for value in values[:2]:
         check_shares(value["answers"], whole)
         assert not {"SharedIds", "Outputs"} & {line["kind"] for line in value["ledger"]["seen"]}

@@ -80,10 +80,10 @@ def test_each_with_its_kit_over_a_hub_then_refused_by_a_policy(truth: dict[int, 
         ]
         Path("kits/registry/policy.toml").write_text("[link]\nqueries_per_day = 1\n")
         again = [start("link", "job.toml", "--kit", f"kits/{n}", "--out", f"second-{n}") for n in NAMES]
-        texts = [p.communicate(timeout=120)[1] for p in again]
+        texts = [p.communicate(timeout=300)[1] for p in again]
     finally:
         hub.send_signal(signal.SIGINT)
-        hub.communicate(timeout=30)
+        hub.communicate(timeout=300)
     check_rows("kits/clinic/part", "kits/registry/part", truth)
     assert values[0]["people"] == values[1]["people"]
     assert values[2]["people"] == 0

@@ -113,7 +113,7 @@ def test_a_run_waits_for_a_person_and_an_approval_is_for_this_job_only(
     finally:
         for role in (hub, server, *roles):
             role.process.kill()
-            role.process.wait(60)
+            role.process.wait(300)
     last = [
         e for e in answer(capsys, "party", "log", "--kit", "kits/a")["entries"] if e["job"] == second["job"]
     ]

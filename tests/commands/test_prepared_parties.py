@@ -70,8 +70,9 @@ def expected(place: Path, names: tuple[str, ...] = NAMES) -> Any:
     return ideal(program, {name: table.training_rows for name, table in tables.items()})
 
 
-def start(place: Path, name: str) -> Role:
-    return Role(place, name, "party", "--kit", f"kits/{name}", "--data", f"{name}.csv", "job.toml")
+def start(place: Path, name: str, dies_at: str | None = None) -> Role:
+    words = ("party", "--kit", f"kits/{name}", "--data", f"{name}.csv", "job.toml")
+    return Role(place, name, *words, dies_at=dies_at)
 
 
 def test_three_parties_fit_the_pipeline_of_pooled_rows_and_each_keeps_the_model(
@@ -118,11 +119,10 @@ def test_a_killed_client_and_a_killed_server_resume_a_preparation(place: Path) -
     hub = Role(place, "hub", "hub", "--kit", "kits/hub")
     try:
         server = Role(place, "server", "party", "--kit", "kits/server", "job.toml", "--out", "run")
-        a, b, c = (start(place, name) for name in NAMES)
-        a.wait_for("preparing the table with the others: 1 of 5")
-        os.kill(a.process.pid, signal.SIGKILL)
-        a.wait()
-        b.wait_for("1 of 5")
+        a = start(place, "a", dies_at="preparing the table with the others: 1 of 5")
+        b, c = start(place, "b"), start(place, "c")
+        a.wait_for_death()
+        b.wait_for("1 of 5")  # without a, there is no second step
         os.kill(server.process.pid, signal.SIGKILL)
         server.wait()
         a = start(place, "a")

@@ -195,10 +195,10 @@ def test_each_with_its_kit_over_a_hub_then_new_people(
             start("regress", "job.toml", "--kit", "kits/lab", "--file", "less.csv", "--out", "second-lab"),
             start("regress", "job.toml", "--kit", "kits/notary", "--out", "second-notary"),
         ]
-        texts = [process.communicate(timeout=120)[1] for process in again]
+        texts = [process.communicate(timeout=300)[1] for process in again]
     finally:
         hub.send_signal(signal.SIGINT)
-        hub.communicate(timeout=30)
+        hub.communicate(timeout=300)
     check_table(clinic["table"])
     assert [(r["party"], r["term"]) for r in lab["table"]] == [
         (r["party"], r["term"]) for r in clinic["table"]
@@ -226,19 +226,23 @@ def test_a_killed_party_stops_the_others_and_all_can_start_again(place: Path) ->
     hub = Role(place, "hub", "hub", "--kit", "kits/hub")
     try:
         hub.wait_for("listens on")  # the parties' patience of 3 s is not for its start
-        waiting = start("regress", "job.toml", "--kit", "kits/clinic", "--patience", "3")
-        helper = start("regress", "job.toml", "--kit", "kits/notary", "--patience", "3")
+        both = {
+            name: Role(place, name, "regress", "job.toml", "--kit", f"kits/{name}", "--patience", "3")
+            for name in ("clinic", "notary")
+        }
         lab = Role(place, "lab", "regress", "job.toml", "--kit", "kits/lab")
-        lab.wait_for("channel with 'notary' is open")
+        for role in both.values():  # one that has not heard of it yet would wait for its start
+            role.wait_for("the encrypted channel with 'lab' is open")
         lab.process.kill()
-        lab.wait()
-        texts = [process.communicate(timeout=120)[1] for process in (waiting, helper)]
-        for process, text, other in zip((waiting, helper), texts, ("notary", "clinic"), strict=True):
-            assert process.returncode != 0
+        assert lab.wait() == -signal.SIGKILL
+        codes = [role.wait() for role in both.values()]
+        texts = [role.log.read_text() for role in both.values()]
+        assert 0 not in codes, texts
+        for text, other in zip(texts, ("notary", "clinic"), strict=True):
             # Each names the party that it heard of first: the killed one, or the other that had ended for it.
-            assert "party 'lab'" in text or f"party '{other}' stopped" in text, text
+            assert "party 'lab' has been" in text or f"party '{other}' stopped" in text, text
             assert "Traceback" not in text
-        assert any("party 'lab'" in text for text in texts), texts
+        assert any("party 'lab' has been disconnected" in text for text in texts), texts
         assert not Path("kits/clinic/part").exists()
         Path("job.toml").write_text(JOB)
         values = [

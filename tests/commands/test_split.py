@@ -202,7 +202,7 @@ def test_two_organizations_with_their_own_kits_train_and_predict_over_a_hub(
         )  # and nobody waited
     finally:
         hub.send_signal(signal.SIGINT)
-        hub.communicate(timeout=90)
+        hub.communicate(timeout=300)
 
 
 def test_a_party_in_the_middle_and_the_u_shape(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import pandas as pd
@@ -44,9 +42,11 @@ def expected() -> pd.DataFrame:
     ).table1()
 
 
-def start(place: Path, name: str, job: str, query: str = "describe", *more: str) -> Role:
+def start(
+    place: Path, name: str, job: str, query: str = "describe", *more: str, dies_at: str | None = None
+) -> Role:
     data = () if name == "server" else ("--data", f"{name}.csv")
-    return Role(place, name, "stats", query, job, "--kit", f"kits/{name}", *data, *more)
+    return Role(place, name, "stats", query, job, "--kit", f"kits/{name}", *data, *more, dies_at=dies_at)
 
 
 def read(role: Role) -> dict:
@@ -116,11 +116,13 @@ def test_a_killed_party_and_a_killed_server_go_on_where_they_stopped(place: Path
     provision(*CLIENTS)
     hub = Role(place, "hub", "hub", "--kit", "kits/hub")
     try:
-        roles = {n: start(place, n, "codes.toml", "heavy-hitters") for n in ("server", *CLIENTS)}
-        for name, step in (("va", 2), ("server", 6)):
-            roles[name].wait_for(f"step {step} of")
-            os.kill(roles[name].process.pid, signal.SIGKILL)
-            assert roles[name].wait() == -signal.SIGKILL
+        deaths = {"va": "step 2 of", "server": "step 6 of"}
+        roles = {
+            n: start(place, n, "codes.toml", "heavy-hitters", dies_at=deaths.get(n))
+            for n in ("server", *CLIENTS)
+        }
+        for name in deaths:
+            roles[name].wait_for_death()
             roles[name] = start(place, name, "codes.toml", "heavy-hitters")
         assert [role.wait() for role in roles.values()] == [0] * 4, [
             r.log.read_text() for r in roles.values()

@@ -17,9 +17,13 @@ import torch
 import tacit
 from tacit import algorithms, cli, data
 from tacit.data.federation import Holdings
+from tacit.jobs.train.contract import Contract, NotAgreed
+from tacit.jobs.train.deployed import agreement
 from tacit.jobs.train.party_rows import read_party_table
+from tacit.runtimes import kits
 from tests import clinics
-from tests.cli.shell import Role, free_port, refused, said
+from tests.cli.shell import Role, refused, said
+from tests.ports import free_port
 
 SIZES = {"a": 90, "b": 60, "c": 120, "d": 80}
 EDGES = {"north": ("a", "b"), "south": ("c", "d")}
@@ -44,9 +48,10 @@ l2 = 0.0
 """
 
 
-def provision(folder: str, federation: str, clients: tuple[str, ...]) -> None:
+def provision(folder: str, federation: str, clients: tuple[str, ...], above: str = "") -> None:
     Path(f"{folder}.toml").write_text(
         f'name = "{federation}"\nhub = "127.0.0.1:{free_port()}"\nclients = {json.dumps(clients)}\n'
+        + (f'above = "{above}"\n' if above else "")
     )
     assert cli.main(["provision", f"{folder}.toml", "-o", folder]) == 0
 
@@ -57,10 +62,17 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     provision("top", "above", tuple(EDGES))
     for edge, clients in EDGES.items():
-        provision(edge, f"clinics {edge}", clients)
+        provision(edge, f"clinics {edge}", clients, "above")
     clinics.write_files(tmp_path, SIZES)
     (tmp_path / "job.toml").write_text(JOB)
     return tmp_path
+
+
+def provision_again(folder: str, federation: str, clients: tuple[str, ...], above: str) -> None:
+    """Write the federation file anew; keys and certificates stay."""
+    key = Path(folder, clients[0], "party.key").read_bytes()
+    provision(folder, federation, clients, above)
+    assert Path(folder, clients[0], "party.key").read_bytes() == key
 
 
 def in_rounds(run: str, least: int, role: Role) -> None:
@@ -147,6 +159,36 @@ def test_edges_as_processes_have_the_model_of_the_simulated_hierarchy_although_t
         assert set(answers) == {f"the model of exchange {t + 1}" for t in range(ROUNDS // PERIOD)}
         assert (log[-1]["kind"], log[-1]["reason"]) == ("ended", "")
         assert "EdgeTurn" in Path(f"top/{e}/ledger.jsonl").read_text()
+
+
+def test_an_owner_reads_that_the_model_goes_to_the_federation_above(place: Path) -> None:
+    """A server cannot leave it out, or name another: the party's kit says it."""
+    ours = agreement(kits.load("north/a"), "job.toml")
+    assert ours.agreed is not None
+    assert "which sends the model to the federation 'above'" in ours.agreed.describe()
+    within_limits = dataclasses.replace(ours, agreed=None)
+    for lie in (None, "elsewhere"):
+        offered = Contract({**ours.agreed.tables, "above": lie})
+        with pytest.raises(NotAgreed, match=r'in above .agreed: "above"'):
+            ours.check_offer(offered)
+        with pytest.raises(NotAgreed, match="names another federation above than this party's kit"):
+            within_limits.check_offer(offered)
+    with pytest.raises(NotAgreed, match="above is 5; it must be text"):
+        Contract.read(json.dumps({**ours.agreed.tables, "above": 5}))
+
+
+def test_an_edge_whose_parties_do_not_know_the_federation_above_is_refused(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kit = ("--kit", "north/server", "job.toml", "--under", "top/north", "--out", "run")
+    for above, text in (
+        ("", "name no federation above"),
+        ("others", "name 'others' as the federation above"),
+    ):
+        provision_again("north", "clinics north", EDGES["north"], above)
+        code, words = said(capsys, "party", *kit)
+        assert (code, text in words, 'write above = "above"' in words) == (2, True, True), words
+        assert not Path("run").exists()
 
 
 POLICIES = {

@@ -11,8 +11,9 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from tacit import cli
-from tests.cli.shell import Role, answer, free_port, said
+from tests.cli.shell import Role, answer, said
 from tests.docs.pages import ROOT, Block, alike, blocks
+from tests.ports import free_port
 
 PAGE = ROOT / "docs" / "tutorial-hospitals.md"
 BANKS = ROOT / "docs" / "tutorial-aml.md"
@@ -77,7 +78,7 @@ def test_the_banks_of_the_tutorial_compute_with_kits_what_the_page_shows(
     try:
         for words in shell[1:]:
             roles = [Role(tmp_path, f"{bank}-{words[0]}", *at(bank, words)) for bank in ALL]
-            assert [role.wait(120) for role in roles] == [0] * 4, [r.log.read_text()[-2000:] for r in roles]
+            assert [role.wait() for role in roles] == [0] * 4, [r.log.read_text()[-2000:] for r in roles]
     finally:
         hub.process.terminate()
         hub.wait()

@@ -68,7 +68,7 @@ def test_a_returned_sum_does_not_show_which_ciphertexts_were_added() -> None:
         bfv.add_rows_numpy(total, source[None], np.zeros((rows, 1), np.int64), WORDS, bfv.moduli())
         total[0] %= limits
         mask = np.zeros(bfv.DEGREE, np.int64)
-        hidden = maker().residues(maker().hide(total[0], mask, os.urandom))
+        hidden = maker().residues(maker().hide(total[0], mask, os.urandom), bfv.LEVELS)
         difference = (hidden + limits - total[0]) % limits
         prime = int(bfv.moduli()[0])
         assert (np.abs(center(difference[second][0], prime))[:8] > 1 << 40).any()
@@ -77,17 +77,6 @@ def test_a_returned_sum_does_not_show_which_ciphertexts_were_added() -> None:
         budgets.add(keys().noise_budget(closed))
         assert not keys().decrypt(closed, WORDS).any()
     assert budgets <= {2, 3}
-
-
-def test_noise_is_uniform_in_its_range() -> None:
-    """Residues of one small draw, worked by hand: limbs of 11 bits, the highest first, minus 2^87."""
-
-    def draw(count: int) -> bytes:
-        return np.full(count // 2, 5, np.uint16).tobytes()
-
-    value = sum(5 << (11 * k) for k in range(8)) - (1 << 87)
-    expected = [[value % int(p)] * bfv.DEGREE for p in bfv.moduli()]
-    assert bfv._flood(draw).tolist() == expected
 
 
 def test_what_cannot_be_read_is_refused() -> None:

@@ -6,7 +6,6 @@ import bz2
 import gzip
 import io
 import lzma
-import os
 import re
 import sys
 from pathlib import Path
@@ -85,7 +84,9 @@ def test_every_null_token_is_missing_in_numbers_and_text_and_kept_as_an_id(tmp_p
     assert identify(table["id"]).rows.tolist() == [0]  # where ids are compared, these are nobody's
 
 
-def test_all_verbs_read_the_same_values(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_all_verbs_read_the_same_values(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One file through train (Python and a party's own file), psi, split's table, synth and anonymize."""
     table = read_table(file, ids=["id"])
     # Python: the data set's raw table
@@ -115,7 +116,7 @@ def test_all_verbs_read_the_same_values(file: Path, tmp_path: Path, capsys: pyte
     assert [table["id"][k] for k in ids.rows] == ["007", "7", "x", "1e3", "a-1", "0", "00", "b"]
     np.testing.assert_array_equal(ids.digests, identify(columns.ids).digests)
     # synth and anonymize, at the command line
-    os.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "big.csv").write_text(people(120))
     assert main(["synth", "big.csv", "--drop", "id", "--model", "independent", "--out", "made.csv"]) == 0
     made = read_table(tmp_path / "made.csv")

@@ -21,7 +21,8 @@ import yaml
 import tacit
 from tacit.cli import _parser
 from tests import warm
-from tests.cli.shell import Role, free_port
+from tests.cli.shell import Role
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

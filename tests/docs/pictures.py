@@ -20,7 +20,8 @@ from PIL import Image
 import tacit
 from tacit import algorithms, cli, data, guard
 from tests.browsing import BROWSERS, QUIET
-from tests.cli.shell import Role, free_port
+from tests.cli.shell import Role
+from tests.ports import free_port
 from tests.ui.conftest import served
 
 from .pages import ROOT
@@ -141,7 +142,7 @@ def show_federation(open_page: Any, place: Path) -> None:
     finally:
         for role in (hub, server, *roles):
             role.process.kill()
-            role.process.wait(60)
+            role.process.wait(300)
     assert cli.main(["dpo", "federated/heart", "--kit", "kits/north"]) == 0
     page = open_page()
     page.goto(Path("federated/heart/dpo.html").absolute().as_uri())

@@ -206,4 +206,4 @@ def train_together(
                 if not done.done():
                     done.set_exception(error)
             raise
-        return {name: r.result(60) for name, r in results.items()}
+        return {name: r.result(300) for name, r in results.items()}

@@ -11,7 +11,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -27,6 +26,7 @@ from tacit.protocols import secagg
 from tacit.runtimes import hub as hubs
 from tacit.runtimes import kits
 from tests.clinics import write_files
+from tests.ports import free_port
 
 SIZES = {"a": 40, "b": 25, "c": 12}
 JOB = """
@@ -68,9 +68,7 @@ class Run:
         write_files(folder, SIZES)
         (folder / "job.toml").write_text(job)
         (folder / "agreed.toml").write_text(agreed)
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{s.getsockname()[1]}"
+        address = f"127.0.0.1:{free_port()}"
         hub, parties = kits.temporary("clinics", ("server", *SIZES))
         self.kits = {
             name: replace(kit, directory=folder / name).at(address) for name, kit in parties.items()
@@ -108,7 +106,7 @@ class Run:
             )
             torch.save(result.model.state_dict(), self.folder / "model.pt")
 
-    def wait(self, role: str, seconds: float = 60.0) -> int:
+    def wait(self, role: str, seconds: float = 240.0) -> int:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             pid, status = os.waitpid(self.pids[role], os.WNOHANG)
@@ -152,7 +150,7 @@ def play(folder: Path, job: str, killed: bool) -> dict[str, Any]:
         if killed:
             run.start("server")
             codes.append(run.wait("server"))
-        clients = [run.wait(name, 30) for name in SIZES]
+        clients = [run.wait(name) for name in SIZES]
         if codes[-1]:
             raise RuntimeError((folder / "server.log").read_text()[-3000:])
         events = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]

@@ -36,7 +36,7 @@ def test_a_weighted_signed_sum_between_organizations_survives_a_killed_server_an
     done = warm.run(
         [sys.executable, "-m", "tests.guard.organizations", str(tmp_path)],
         cwd=ROOT,
-        timeout=240,
+        timeout=500,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)

@@ -41,9 +41,12 @@ def cluster() -> Iterator[None]:
     local = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
     # workers import this package; which entries of sys.path Ray hands on depends on who started this process
     env = {"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2])}}
-    ray.init(address="local", num_cpus=2, num_gpus=1, runtime_env=env, **local)
-    yield
-    ray.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        # workers are not killed because other programs of this machine fill its memory
+        patch.setenv("RAY_memory_monitor_refresh_ms", "0")
+        ray.init(address="local", num_cpus=2, num_gpus=1, runtime_env=env, **local)
+        yield
+        ray.shutdown()
 
 
 @pytest.fixture

@@ -382,3 +382,20 @@ def test_a_party_on_disk_begins_again_with_a_restarted_one_without_reading_its_f
         file.unlink()
     result = InProcess().run_sync(programs | {who: killed(programs[who], kind)})
     assert len(result["a"]["rows"]) == len(result["b"]["rows"]) == len(expected)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_german_file_is_written_as_from_memory(tmp_path: Path) -> None:
+    file, reading = tmp_path / "a.csv", {"separator": ";", "decimal": ",", "encoding": "cp1252"}
+    file.write_text("größe;id\n" + "".join(f"{k},5;k{k}\n" for k in range(300)), encoding="cp1252")
+    how = {"separator": ";", "encoding": "cp1252"}
+    with Scratch(tmp_path, always=True) as scratch:
+        ids = read_ids_into(scratch, file, "id", None, how)
+        assert isinstance(ids, StoredSet)
+        rows = matched(ids.digests, identify([f"k{k}" for k in range(50, 150)]).digests)["receiver"]["rows"]
+        out = tmp_path / "disk.csv"
+        psi_files.write_shared(file, ids, rows, out, scratch, 300, True, "inner", reading)
+        write_rows(file, np.concatenate(list(rows)), tmp_path / "memory.csv", reading)
+    assert out.read_bytes() == (tmp_path / "memory.csv").read_bytes()
+    assert out.read_text().splitlines()[0] == "größe;id"
+    assert len(out.read_text().splitlines()) == 101

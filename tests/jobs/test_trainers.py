@@ -105,7 +105,7 @@ def plan_of(kind: str, folder: Path) -> Iterator[Plan]:
     thread = threading.Thread(target=asyncio.run, args=(parties(),))
     thread.start()
     try:
-        yield make_plan(fed(), **options, runtime=networked.Deployed(kits.get(timeout=60), {}))
+        yield make_plan(fed(), **options, runtime=networked.Deployed(kits.get(timeout=300), {}))
     finally:
         over.set()
         thread.join()

@@ -174,7 +174,7 @@ def answer(here: LoopMember, use: Any) -> Any:
         use(here.exchange, here.exchange.next())
     finally:
         here.exchange.abort(TacitError("over"))
-        thread.join(60)
+        thread.join(300)
     return found[0]
 
 

@@ -91,7 +91,7 @@ def test_real_parties_minimize_a_loss_and_measure_metrics_that_are_code(
         clients = [
             Role(tmp_path, n, "party", "--kit", f"kits/{n}", "--data", f"{n}.csv", "job.toml") for n in "abc"
         ]
-        codes = [role.wait(60) for role in (server, *clients)]
+        codes = [role.wait() for role in (server, *clients)]
     finally:
         hub.process.terminate()
         hub.wait()

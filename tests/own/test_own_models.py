@@ -96,7 +96,7 @@ def test_real_parties_train_a_model_that_is_code_only_as_each_approved_it(
     try:
         b = Role(tmp_path, "b", "party", "--kit", "kits/b", "--data", "b.csv", "job.toml")
         if state != "approved":
-            assert b.wait(60) == 2
+            assert b.wait() == 2
             why = {"refused": "another source of 'own_clinic:build'", "changed": "is not what"}[state]
             assert why in b.log.read_text()
             assert "nothing of it was run" in " ".join(b.log.read_text().split())
@@ -105,7 +105,7 @@ def test_real_parties_train_a_model_that_is_code_only_as_each_approved_it(
             return
         server = Role(tmp_path, "server", "party", "--kit", "kits/server", "job.toml", "--out", "run")
         a = Role(tmp_path, "a", "party", "--kit", "kits/a", "--data", "a.csv", "job.toml")
-        codes = [role.wait(60) for role in (server, a, b)]
+        codes = [role.wait() for role in (server, a, b)]
     finally:
         hub.process.terminate()
         hub.wait()

@@ -51,7 +51,7 @@ def test_ftrl_costs_one_release_for_each_level_of_the_tree():
 
 def test_ftrls_running_sum_has_less_noise_than_as_many_independent_ones():
     """63 steps of noise alone with lr 1: the tree's prefix holds 6 nodes, so its variance is 6 σ², not 63 σ²;
-    measured on 20,002 parameters (within 5%, five standard errors).
+    measured on 20,002 parameters (within 6%, six standard errors).
     """
     ends = {}
     for kind in (DPSGD, DPFTRL):
@@ -67,8 +67,8 @@ def test_ftrls_running_sum_has_less_noise_than_as_many_independent_ones():
         ends[kind] = (
             float((torch.cat([p.detach().flatten() for p in model.parameters()]) - start).var()) * 100
         )
-    assert ends[DPFTRL] == pytest.approx(6, rel=0.05)
-    assert ends[DPSGD] == pytest.approx(63, rel=0.05)
+    assert ends[DPFTRL] == pytest.approx(6, rel=0.06)
+    assert ends[DPSGD] == pytest.approx(63, rel=0.06)
 
 
 def test_ftrl_takes_the_rows_in_their_order():

@@ -329,7 +329,7 @@ def with_kits(programs, folder, more=None, **how):
         party_rows.save_rows(fed(), k, folder / str(k))
 
     async def play():
-        async with Net.of("server", *fed().parties) as net, asyncio.timeout(100):
+        async with Net.of("server", *fed().parties) as net, asyncio.timeout(300):
             job = asyncio.create_task(
                 asyncio.to_thread(
                     tacit.train,

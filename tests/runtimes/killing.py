@@ -13,7 +13,6 @@ import logging
 import os
 import random
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -40,6 +39,7 @@ from tacit.runtimes import kits
 from tacit.runtimes.link import Link
 from tests.clocks import ClockOfTheKilled
 from tests.guard.doomed import Deadly, Marks
+from tests.ports import free_port
 
 CLIENTS = 3
 ROUNDS = 25
@@ -77,9 +77,7 @@ class Cast:
     ):
         self.folder, self.job, self.deadline, self.at_least = folder, job(kind), deadline, at_least
         self.out = folder / "run"
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
+        port = free_port()
         self.fed = self.job.pop("fed")
         hub, parties = kits.temporary("killing", ("server", *self.fed.parties))
         self.kits = {name: kit.at(f"127.0.0.1:{port}") for name, kit in parties.items()} | {
@@ -188,7 +186,7 @@ def kill_at_random(base: Path, kills: int, seed: int, kind: str) -> dict[str, An
                 cast.kill(role)
                 struck.append(role)
             cast.start(role)
-        wait_until(cast, partial(cast.ended, "server"), 120)
+        wait_until(cast, partial(cast.ended, "server"), 240)
         cast.close()
         if not (folder / "model.pt").exists():
             raise RuntimeError(
@@ -220,10 +218,10 @@ def leave_and_return(base: Path) -> dict[str, Any]:
     cast.doomed = {gone: 3}
     for role in cast.roles:
         cast.start(role)
-    wait_until(cast, lambda: cast.ended(gone) and not (base / gone).exists(), 90)  # the deadline has passed
+    wait_until(cast, lambda: cast.ended(gone) and not (base / gone).exists(), 240)  # the deadline has passed
     cast.doomed = {}
     cast.start(gone)
-    wait_until(cast, partial(cast.ended, "server"), 120)
+    wait_until(cast, partial(cast.ended, "server"), 240)
     cast.close()
     events = base / "run" / "events.jsonl"
     found = [json.loads(line) for line in events.read_text().splitlines()]

@@ -12,6 +12,7 @@ from tacit.parties import Message
 from tacit.runtimes.hub import Hub
 from tacit.runtimes.kits import Kit, temporary
 from tacit.runtimes.link import Link
+from tests.ports import free_port
 
 
 class NetBall(Message, reveals="where the ball is"):
@@ -41,7 +42,9 @@ class Net:
         cls, *names: str, tap: Callable[[str, str, bytes], list[bytes]] | None = None
     ) -> AsyncIterator[Net]:
         mine, kits = temporary("test", names)
-        hub = Hub(mine, tap)
+        hub = Hub(
+            replace(mine, listen=f"127.0.0.1:{free_port()}"), tap
+        )  # a restarted one listens there again
         port = await hub.start()
         net = cls(hub, {name: kit.at(f"127.0.0.1:{port}") for name, kit in kits.items()})
         try:
@@ -82,3 +85,21 @@ async def throw(me: Any, to: str, count: int = 20, size: int = 0) -> list[int]:
 async def catch(me: Any, sender: str, count: int = 20) -> None:
     for _ in range(count):
         await me.send(sender, NetBall(int((await me.recv(sender, NetSecret)).text)))
+
+
+async def exchange(
+    me: Any, other: str, n: int, sizes: list[int], heard: list[int] | None = None
+) -> list[int]:
+    """Send n messages of these sizes while receiving n; return their numbers, which `heard` gets one by one."""
+    heard = [] if heard is None else heard
+
+    async def hear() -> None:
+        for _ in range(n):
+            heard.append(int((await me.recv(other, NetSecret)).text))
+
+    async def tell() -> None:
+        for i in range(n):
+            await me.send(other, NetSecret(str(i), bytes(sizes[i % len(sizes)])))
+
+    await asyncio.gather(hear(), tell())
+    return heard

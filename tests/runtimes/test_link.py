@@ -15,8 +15,9 @@ from tacit.errors import ProtocolError
 from tacit.runtimes import link as links
 from tacit.runtimes.channel import WINDOW
 from tacit.runtimes.link import Link
+from tests.security.mail import until
 
-from .net import DEADLINE, Net, NetBall, NetSecret, catch, throw
+from .net import DEADLINE, Net, NetBall, NetSecret, catch, exchange, throw
 
 
 async def counts(me: Any, to: str, n: int, sizes: list[int]) -> None:
@@ -24,30 +25,25 @@ async def counts(me: Any, to: str, n: int, sizes: list[int]) -> None:
         await me.send(to, NetSecret(str(i), bytes(sizes[i % len(sizes)])))
 
 
-async def hears(me: Any, sender: str, n: int) -> list[int]:
-    return [int((await me.recv(sender, NetSecret)).text) for _ in range(n)]
-
-
 def test_nothing_is_lost_doubled_or_reordered_while_the_hub_is_killed_again_and_again() -> None:
+    """The hub is killed whenever a party has received so many of its messages."""
     rng = random.Random(1)
 
     async def play() -> tuple[dict[str, Any], int]:
         async with Net.of("a", "b") as net:
+            n, sizes, heard = 400, [0, 10, 70_000, 300_000], list[int]()
 
             async def trouble() -> None:
-                for _ in range(5):
-                    await asyncio.sleep(rng.uniform(0.05, 0.4))
+                for mark in sorted(rng.sample(range(10, n - 100), 5)):
+                    await until(lambda mark=mark: len(heard) >= mark)
                     await net.restart(rng.uniform(0, 0.2))
 
-            n, sizes = 400, [0, 10, 70_000, 300_000]
             storm = asyncio.create_task(trouble())
-            told = await net.run(a=lambda me: _both(me, "b", n, sizes), b=lambda me: _both(me, "a", n, sizes))
+            told = await net.run(
+                a=lambda me: exchange(me, "b", n, sizes, heard), b=lambda me: exchange(me, "a", n, sizes)
+            )
             await storm
             return told, sum(link.connections for link in net.links.values())
-
-    async def _both(me: Any, other: str, n: int, sizes: list[int]) -> list[int]:
-        _, heard = await asyncio.gather(counts(me, other, n, sizes), hears(me, other, n))
-        return heard
 
     told, connections = asyncio.run(play())
     assert told == {"a": list(range(400)), "b": list(range(400))}
@@ -346,11 +342,6 @@ def test_one_that_is_not_there_to_read_ends_who_has_too_much_to_say() -> None:
                 await waiting
 
     asyncio.run(_soon(play))
-
-
-async def until(condition: Any) -> None:
-    while not condition():
-        await asyncio.sleep(0.01)
 
 
 async def _soon(play: Any) -> Any:

@@ -10,7 +10,6 @@ import json
 import os
 import random
 import shutil
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -31,8 +30,10 @@ from tacit.runtimes.link import Link
 from tacit.runtimes.nats_client import NatsClient, NatsLost
 from tacit.runtimes.preflight import check_admission, make_context, reach, read_presence
 from tacit.runtimes.provision import provision, read_federation_file
+from tests.ports import free_port
+from tests.security.mail import until
 
-from .net import DEADLINE, OPTIONS, NetBall, NetSecret, catch, throw
+from .net import DEADLINE, OPTIONS, NetBall, catch, exchange, throw
 
 # of the tests below, and of the conformance suite
 CLIENTS = [
@@ -53,9 +54,7 @@ class Nats:
     """A NATS server of one federation, and links to it."""
 
     def __init__(self, folder: Path):
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            self.port = int(sock.getsockname()[1])
+        self.port = free_port()
         self.folder = folder
         self.file = folder / "federation.toml"
         self.write()
@@ -162,41 +161,32 @@ def test_the_conformance_suite_of_runtimes_passes_over_nats(
     check(OverNats(nats))
 
 
-async def _both(me: Any, other: str, n: int, sizes: list[int]) -> list[int]:
-    async def send() -> None:
-        for i in range(n):
-            await me.send(other, NetSecret(str(i), bytes(sizes[i % len(sizes)])))
-
-    async def read() -> list[int]:
-        return [int((await me.recv(other, NetSecret)).text) for _ in range(n)]
-
-    return (await asyncio.gather(send(), read()))[1]
-
-
 def test_messages_of_any_size_arrive_in_order_both_ways(nats: Nats) -> None:
     n, sizes = 60, [0, 10, 70_000, 3_000_000]
     found = asyncio.run(
-        nats.run(a=lambda me: _both(me, "b.c", n, sizes), b_c=lambda me: _both(me, "a", n, sizes))
+        nats.run(a=lambda me: exchange(me, "b.c", n, sizes), b_c=lambda me: exchange(me, "a", n, sizes))
     )
     assert found == {"a": list(range(n)), "b_c": list(range(n))}
 
 
 def test_nothing_is_lost_doubled_or_reordered_while_the_server_is_killed_again_and_again(own: Nats) -> None:
+    """It is killed whenever a party has received so many of its messages."""
     rng = random.Random(1)
     own.start()
 
     async def play() -> dict[str, Any]:
+        n, sizes, heard = 300, [0, 10, 70_000, 300_000], list[int]()
+
         async def trouble() -> None:
-            for _ in range(4):
-                await asyncio.sleep(rng.uniform(0.1, 0.4))
+            for mark in sorted(rng.sample(range(10, n - 100), 4)):
+                await until(lambda mark=mark: len(heard) >= mark)
                 own.kill()
                 await asyncio.sleep(rng.uniform(0, 0.2))
                 own.start()
 
-        n, sizes = 300, [0, 10, 70_000, 300_000]
         storm = asyncio.create_task(trouble())
         found = await own.run(
-            a=lambda me: _both(me, "b.c", n, sizes), b_c=lambda me: _both(me, "a", n, sizes)
+            a=lambda me: exchange(me, "b.c", n, sizes, heard), b_c=lambda me: exchange(me, "a", n, sizes)
         )
         await storm
         return found
@@ -371,10 +361,8 @@ def test_why_a_server_is_refused_is_said(nats: Nats, tmp_path: Path, monkeypatch
     assert "do not accept each other's certificates" in why
     with pytest.raises(NoHub, match="do not accept each other's certificates"):
         asyncio.run(_connect(stranger))
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        nobody = nats.kits["a"].at(f"nats://127.0.0.1:{sock.getsockname()[1]}")
-        fatal, why = reach(nobody)
+    nobody = nats.kits["a"].at(f"nats://127.0.0.1:{free_port()}")
+    fatal, why = reach(nobody)
     assert not fatal
     assert "cannot be reached" in why
     assert "cannot be reached" in check_admission(nobody)[0]
@@ -388,9 +376,7 @@ async def _connect_for(kit: Kit, patience: float) -> None:
 
 
 def test_a_plain_server_is_refused_although_it_works(tmp_path: Path, nats: Nats) -> None:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+    port = free_port()
     plain = subprocess.Popen(
         [find_server(), "-a", "127.0.0.1", "-p", str(port)],
         stdout=subprocess.DEVNULL,

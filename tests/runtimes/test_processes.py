@@ -109,19 +109,22 @@ async def kills_the_hub(me: Party, between: int, count: int) -> int:
             siblings = [
                 int(p.name)
                 for p in Path("/proc").iterdir()
-                if p.name.isdigit() and _parent(int(p.name)) == os.getppid()
+                if p.name.isdigit() and _stat(int(p.name))[1] == os.getppid()
             ]
-            os.kill(min(siblings), 9)
+            hub = min(siblings, key=lambda pid: (_stat(pid)[19], pid))  # ids begin again at some number
+            os.kill(hub, 9)
         await me.send("b", ProcessNumber(k))
         await me.recv("b", ProcessNumber)
-    return min(siblings)
+    return hub
 
 
-def _parent(pid: int) -> int:
+def _stat(pid: int) -> list[int]:
+    """What the kernel counts about a process: item 1 is its parent's id, item 19 when it was started."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        state, *numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return -1
+        return [-1] * 20
+    return [ord(state), *map(int, numbers)]
 
 
 async def echoes(me: Party, count: int) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -135,9 +135,10 @@ def play(
     agreed: str | None = "same",
     state: Path | None = None,
     through: bool = False,
+    reading: Mapping[str, str] | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """(what the attack gained or None, {client: how it ended}). `agreed`: the job file of the clients, or None. `through`:
-    the attack runs to its end even if clients refuse.
+    the attack runs to its end even if clients refuse. `reading`: how the clients read their files.
     """
     folder.mkdir(exist_ok=True)
     write_files(folder, SIZES)
@@ -145,7 +146,7 @@ def play(
     (folder / "agreed.toml").write_text(job if agreed in ("same", None) else agreed)
 
     async def run() -> tuple[Any, dict[str, Any]]:
-        async with Net.of("server", *CLIENTS) as net, asyncio.timeout(120):
+        async with Net.of("server", *CLIENTS) as net, asyncio.timeout(300):
 
             def client(name: str) -> Any:
                 ours = deployed.agreement(net.kits[name], None if agreed is None else folder / "agreed.toml")
@@ -153,7 +154,7 @@ def play(
                     name,
                     lambda me: member(
                         me,
-                        {"table": str(folder / f"{name}.csv")},
+                        {"table": str(folder / f"{name}.csv"), **(reading or {})},
                         str((state or folder) / f"state-{name}"),
                         agreement=ours,
                     ),
@@ -172,7 +173,7 @@ def play(
                     break
             gained = attacking.result() if attacking.done() else None
             if through:  # whoever was told no has ended, or is about to
-                await asyncio.wait(clients.values(), return_when=asyncio.FIRST_EXCEPTION, timeout=30)
+                await asyncio.wait(clients.values(), return_when=asyncio.FIRST_EXCEPTION, timeout=120)
             for task in (attacking, *clients.values()):
                 task.cancel()
             ended = await asyncio.gather(*clients.values(), return_exceptions=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -137,14 +138,54 @@ def test_processes_that_append_together_make_one_chain_and_a_kill_leaves_it_comp
         assert endless.poll() is None
         time.sleep(0.005)
     first, second = start(20), start(20)
-    assert [first.wait(120), second.wait(120)] == [0, 0]
+    while first.poll() is None:
+        assert AuditLog(tmp_path).verify().problems == ()
+    assert [first.wait(300), second.wait(300)] == [0, 0]
     os.kill(endless.pid, signal.SIGKILL)
-    endless.wait(60)
+    endless.wait(300)
     log = AuditLog(tmp_path)
     log.append("answer")  # ends what the kill cut off, if it did
     assert log.verify().problems == ()
     whats = [e.get("what") for e in log.read()]
     assert all(whats.count(str(n)) >= 2 for n in range(20))
+
+
+def test_nothing_is_appended_while_a_log_is_read(log: AuditLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: an entry that another process added between the reading of the log and that of its head made the
+    log look cut, and a party that waited for its owner's decision ended.
+    """
+    read_head, looks = AuditLog._read_head, []
+
+    def while_another_process_appends(self: AuditLog) -> object:
+        with self.file.open("rb") as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        looks.append(1)
+        return read_head(self)
+
+    monkeypatch.setattr(AuditLog, "_read_head", while_another_process_appends)
+    assert log.verify().problems == ()
+    assert looks == [1]
+
+
+def test_a_log_whose_file_is_gone_while_its_head_is_there_is_reported(log: AuditLog) -> None:
+    log.file.unlink()
+    assert "there are 0, and audit.head says 6" in log.verify().problems[0]
+
+
+def test_a_log_that_is_begun_while_it_is_read_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process writes the first entry after this one has looked for the log."""
+    log, exists = AuditLog(tmp_path), Path.exists
+
+    def begun(self: Path) -> bool:
+        if not exists(log.file):
+            AuditLog(tmp_path).append("answer")
+        return exists(self)
+
+    monkeypatch.setattr(Path, "exists", begun)
+    found = log.verify()
+    assert (len(found.entries), found.problems) == (1, ())
 
 
 def test_a_long_text_of_a_server_is_shortened(tmp_path: Path) -> None:

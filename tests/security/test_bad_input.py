@@ -50,7 +50,7 @@ def run_with(evil: Callable[..., Any], tmp_path: Path, **more: Any) -> tuple[tac
         party_rows.save_rows(fed, k, tmp_path / str(k))
 
     async def play() -> tuple[tacit.Result, Any]:
-        async with Net.of("server", *fed.parties) as net, asyncio.timeout(100):
+        async with Net.of("server", *fed.parties) as net, asyncio.timeout(300):
             through = networked.Deployed(net.kits["server"], {}, deadline=60.0, at_least=2)
             told = {
                 "model": "logistic",

@@ -73,8 +73,8 @@ def test_a_party_that_floods_another_fills_its_mailbox_to_the_limit_and_no_furth
 
             b = asyncio.create_task(net.party("b", reads, max_bytes=2 * MB, limits=limits))
             c = asyncio.create_task(net.party("c", lambda me: throw(me, "b", 10)))
-            a = asyncio.create_task(net.party("greedy", floods, linger=0.1))
-            async with asyncio.timeout(60):
+            a = asyncio.create_task(net.party("greedy", floods))
+            async with asyncio.timeout(300):
                 assert await b == list(range(8))
                 assert await c == list(range(10))
                 await a
@@ -88,7 +88,7 @@ def test_a_program_that_ends_before_its_messages_were_read_stays_until_there_is_
     """
 
     async def play() -> list[int]:
-        async with asyncio.timeout(60), Net.of("a", "b") as net:
+        async with asyncio.timeout(300), Net.of("a", "b") as net:
             ended = asyncio.Event()
 
             async def sends(me: Any) -> None:
@@ -149,7 +149,7 @@ def test_a_reader_that_waits_behind_a_flood_it_does_not_read_is_told_so() -> Non
                     await me.scope("nobody reads this").send("b", NetBall(i))
                 await me.send("b", NetSecret("the answer"))
 
-            a = asyncio.create_task(net.party("a", sends, linger=0.1, patience=0.5))
+            a = asyncio.create_task(net.party("a", sends))  # it stays for as long as b is there
             with pytest.raises(
                 ProtocolError,
                 match=r"party 'b' waits for NetSecret from 'a', but 20 other messages of 'a' \(\d+ bytes\) "

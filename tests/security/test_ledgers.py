@@ -251,7 +251,7 @@ def test_real_parties_refuse_by_their_policy_count_on_disk_and_keep_a_ledger(
             assert end.startswith("the policy of 'bank' refused the query (queries_per_day).")
     finally:
         hub.send_signal(signal.SIGINT)
-        hub.wait(timeout=90)
+        hub.wait(timeout=300)
     assert len((place / "kits" / "bank" / "psi-queries.jsonl").read_text().splitlines()) == 2
     assert not (place / "kits" / "shop" / "psi-queries.jsonl").exists()
     for name in ("bank", "shop"):

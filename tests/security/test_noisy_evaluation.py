@@ -427,7 +427,7 @@ def run_job(folder: Path, job: str) -> Any:
     (folder / "job.toml").write_text(job)
 
     async def run() -> Any:
-        async with Net.of("server", *CLIENTS) as net, asyncio.timeout(120):
+        async with Net.of("server", *CLIENTS) as net, asyncio.timeout(300):
             clients = [
                 asyncio.create_task(
                     net.party(

@@ -178,7 +178,7 @@ def attack(
     owner = Owner(folder / "kit", "a")
 
     async def run() -> tuple[Any, Any]:
-        async with Net.of("server", "a", "b", "c", "d") as net, asyncio.timeout(120):
+        async with Net.of("server", "a", "b", "c", "d") as net, asyncio.timeout(300):
             kit = replace(net.kits["a"], directory=folder / "kit")
             ours = deployed.agreement(kit, folder / "job.toml" if agreed else None)
             client = asyncio.create_task(
@@ -198,10 +198,10 @@ def attack(
             )
             deciding = asyncio.create_task(decide(owner)) if decide is not None else None
             await asyncio.wait([client, server], return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait([server], timeout=0 if deciding is not None else 30)
+            await asyncio.wait([server], timeout=0 if deciding is not None else 120)
             gained = server.result() if server.done() else None
             if deciding is None:
-                await asyncio.wait([client], timeout=30)
+                await asyncio.wait([client], timeout=120)
             for task in (client, server, *([deciding] if deciding else [])):
                 task.cancel()
             ended, *_ = await asyncio.gather(client, server, return_exceptions=True)

@@ -120,7 +120,7 @@ def test_an_owner_who_allows_one_more_run_does_not_get_the_budget_back(tmp_path:
     texts: list[str] = []
 
     async def run() -> None:
-        async with Net.of("server", "a", "b", "c", "d") as net, asyncio.timeout(120):
+        async with Net.of("server", "a", "b", "c", "d") as net, asyncio.timeout(300):
             ours = deployed.agreement(net.kits["a"], tmp_path / "job.toml")
 
             async def rounds_of(me: Any, again: bool) -> None:

@@ -131,7 +131,7 @@ def test_13_and_15_nobody_is_told_anothers_rows_and_no_figure_is_one_partys(tmp_
         return admit(self, kind, r, sent)
 
     async def run() -> Any:
-        async with Net.of("server", *CLIENTS) as net, asyncio.timeout(120):
+        async with Net.of("server", *CLIENTS) as net, asyncio.timeout(300):
             clients = [
                 asyncio.create_task(
                     net.party(

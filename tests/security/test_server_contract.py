@@ -252,3 +252,36 @@ def test_a_party_answers_a_job_on_one_file(tmp_path: Path) -> None:
         gained, ended = play(attack, tmp_path / "three", JOB, state=tmp_path, through=True)
     assert gained == "it declined; its own log says why"
     assert "is not the file that 'a' answered this job with before" in refusals(ended)[0]
+
+
+def test_a_party_answers_a_job_on_one_reading_of_its_file(tmp_path: Path) -> None:
+    """The same bytes with another decimal sign or encoding may be other rows: answers on both would differ by them."""
+
+    async def attack(server: Attacker) -> Any:
+        answers = await server.offer(["a"])
+        if isinstance(answers["a"], joining.Unfit):
+            return answers["a"].reason
+        await server.me.send("a", rounds.Down(0, server.down(0)))
+        return await server.me.scope("round 0").recv("a", rounds.Upload)
+
+    german = {"encoding": "cp1252"}
+    for name in ("one", "again"):
+        gained, _ = play(attack, tmp_path / name, JOB, state=tmp_path, reading=german)
+        assert isinstance(gained, rounds.Upload)
+    for reading in (None, {"encoding": "latin-1"}):
+        gained, ended = play(attack, tmp_path / "other", JOB, state=tmp_path, through=True, reading=reading)
+        assert gained == "it declined; its own log says why"
+        assert "or it is read by other options (separator, decimal, encoding)" in refusals(ended)[0]
+
+
+def test_a_party_reads_its_file_by_its_own_options_whatever_the_server_offers(tmp_path: Path) -> None:
+    """What [data] of an offer says about files is for parties that give no options: it is agreed, or refused."""
+
+    async def attack(server: Attacker) -> Any:
+        return (await server.offer(["a"], offered(server, data__encoding="utf-16")))["a"]
+
+    for agreed, gain in (("same", joining.Unfit), (None, joining.Ready)):
+        gained, _ = play(
+            attack, tmp_path / str(agreed), JOB, agreed=agreed, through=True, reading={"encoding": "utf-8"}
+        )
+        assert isinstance(gained, gain)

@@ -103,6 +103,8 @@ def test_codes_declared_in_a_job_are_missing_values(noise, tmp_path, monkeypatch
     (tmp_path / "job.toml").write_text(f'[stats]\nnumbers = ["age"]\n{noise}{data}[parties]\n{files}')
     assert run(capsys, "stats", "describe", "job.toml", "--out", "table.csv")[0] == 0
     known = pd.concat(frame["age"][frame["age"] > 0] for frame in coded.values())
-    assert pd.read_csv("table.csv")["mean"][0] == pytest.approx(known.mean(), abs=0.05 if noise else 1e-6)
+    assert pd.read_csv("table.csv")["mean"][0] == pytest.approx(
+        known.mean(), abs=0.2 if noise else 1e-6
+    )  # 11 σ
     (tmp_path / "job.toml").write_text(f'[stats]\nlabel = "sick"\n{data}[parties]\n{files}')
     assert "missing_codes must be in [stats]" in refused(capsys, "stats", "woe", "job.toml")

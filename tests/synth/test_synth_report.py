@@ -4,10 +4,7 @@ and hostile names stay text.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +14,10 @@ import pytest
 from tacit.errors import BadRun
 from tacit.synth import Evaluation, evaluate
 from tacit.synth.report import render
+from tests.browsing import PATIENCE, browser, browser_path  # noqa: F401  # fixtures
 
 from .clinic import patients
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "msedge")
 HOSTILE = "<script>alert(1)</script>"
 
 
@@ -32,33 +29,18 @@ def seen() -> Evaluation:
     return evaluate(tables[0], tables[1], holdout=tables[2], target="ill", name="study <b>")
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    found = os.environ.get("TACIT_BROWSER") or next(
-        (p for name in BROWSERS if (p := shutil.which(name))), None
-    )
-    if not found:
-        pytest.fail(
-            "no browser to open the report in: set TACIT_BROWSER to one, or install it with: apt-get "
-            "install chromium"
-        )
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(
-            executable_path=found, args=["--no-sandbox", "--disable-gpu", "--no-first-run"]
-        )
-        yield opened
-        opened.close()
-
-
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (375, "dark")])
 def test_it_opens_without_a_word_and_leads_from_the_score_to_the_plot(
-    seen: Evaluation, browser: Any, tmp_path: Path, width: int, scheme: str
+    seen: Evaluation,
+    browser: Any,  # noqa: F811
+    tmp_path: Path,
+    width: int,
+    scheme: str,
 ) -> None:
     path = seen.report(tmp_path / "new" / "synth.html")
     said: list[str] = []
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    context.set_default_timeout(PATIENCE)
     page = context.new_page()
     page.on("console", lambda m: said.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda e: said.append(str(e)))

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tacit.ui.serve import serve
-from tests.browsing import SIZES, browser, browser_path  # noqa: F401  # fixtures
+from tests.browsing import PATIENCE, SIZES, browser, browser_path  # noqa: F401  # fixtures
 
 
 @contextmanager
@@ -28,10 +28,10 @@ def served(runs: Path, **options: Any) -> Iterator[str]:
     )
     thread.start()
     try:
-        yield addresses.get(timeout=60)
+        yield addresses.get(timeout=300)
     finally:
         until.set()
-        thread.join(60)
+        thread.join(300)
     assert not thread.is_alive()
 
 
@@ -43,6 +43,7 @@ def seen(browser: Any) -> Iterator[Callable[..., Any]]:  # noqa: F811
 
     def look(address: str, size: str = "desk", scheme: str = "light", **more: Any) -> Any:
         context = browser.new_context(viewport=SIZES[size], color_scheme=scheme, **more)
+        context.set_default_timeout(PATIENCE)
         contexts.append(context)
         page = context.new_page()
         own = urlsplit(address).netloc

@@ -96,7 +96,7 @@ def test_pages_follow_a_real_run_and_keep_what_the_reader_opened(seen: Any, tmp_
 
     def wait(record: Any, model: Any) -> None:
         if record["round"]:
-            step.acquire(timeout=60)
+            step.acquire(timeout=300)
 
     def train() -> None:
         tacit.train(
@@ -114,7 +114,7 @@ def test_pages_follow_a_real_run_and_keep_what_the_reader_opened(seen: Any, tmp_
         first = seen(address)
         first.wait_for_selector(LIVE)
         assert first.locator("#rows tr").count() == 0
-        thread = threading.Thread(target=train)
+        thread = threading.Thread(target=train, daemon=True)
         thread.start()
         step.release()
         first.wait_for_selector("#rows tr")  # it appears by itself
@@ -136,7 +136,7 @@ def test_pages_follow_a_real_run_and_keep_what_the_reader_opened(seen: Any, tmp_
         assert first.locator(".unfinished").count() == 0
         second.bring_to_front()
         second.wait_for_selector("#rows .badge-state.finished")
-        thread.join(60)
+        thread.join(300)
         first.context.close()
     assert done.is_set()
 

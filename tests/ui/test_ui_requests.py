@@ -25,7 +25,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def ask(address: str, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
     where = urlsplit(address)
-    connection = http.client.HTTPConnection(where.netloc, timeout=60)
+    connection = http.client.HTTPConnection(where.netloc, timeout=300)
     named = {k.replace("_", "-"): v for k, v in headers.items()}
     connection.request(method, path, headers=named, body=b"a=b" if method == "POST" else None)
     answer = connection.getresponse()

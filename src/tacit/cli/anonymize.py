@@ -271,8 +271,8 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         )
     with Progress(args.quiet) as progress:
         progress.step(f"reading {args.table}")
-        separator = read_header(args.table, args.separator, args.encoding).separator
         frame = read_table(args.table, text=True, **reading_of(args))
+        separator = read_header(args.table, args.separator, args.encoding).separator
         named = {"--quasi": quasi, "--sensitive": sensitive, "--pseudonymize": hidden, "--drop": dropped}
         named["--target"] = [args.target] if args.target else []
         named["--person"] = [args.person] if args.person else []

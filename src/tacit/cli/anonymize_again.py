@@ -72,8 +72,8 @@ def _anonymize_again(args: argparse.Namespace) -> Answer:
     count_releases = format_count(len(history.releases), "earlier release")
     with Progress(args.quiet) as progress:
         progress.step(f"reading {args.table}")
-        separator = read_header(args.table, args.separator, args.encoding).separator
         frame = read_table(args.table, text=True, **reading_of(args))
+        separator = read_header(args.table, args.separator, args.encoding).separator
         check_columns(frame, hidden, "--pseudonymize", "anonymize-again", may_be_empty=True)
         check_columns(frame, dropped, "--drop", "anonymize-again", may_be_empty=True)
         if hidden:

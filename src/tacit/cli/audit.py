@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .verbs import QUIET, Answer, answer, arg
+from .verbs import QUIET, READING, Answer, answer, arg, reading_of
 
 if TYPE_CHECKING:
     from ..config.audit import AuditTerms
@@ -61,6 +61,7 @@ def add(verb: Callable[..., Any]) -> None:
         ),
         arg("--generator", metavar="FILE", help="of a synthetic table: what `tacit synth --save` wrote"),
         arg("--label", metavar="COLUMN", help="of boosted trees: the column that they predict"),
+        *READING,
         arg("--seed", type=int, default=0, metavar="N", help="of the attacks (default: 0)"),
         arg("-o", "--output", metavar="FILE", help="the page (default: audit.html in the run's directory)"),
         QUIET,
@@ -100,7 +101,7 @@ def _about(args: Any) -> dict[str, Any]:
     quasi = parse_columns(args.quasi, "--quasi")
     about |= {"quasi": quasi, "sensitive": parse_columns(args.sensitive, "--sensitive")}
     about["hierarchies"] = find_hierarchies(args.hierarchies, quasi) if args.hierarchies else None
-    return {k: v for k, v in about.items() if v}
+    return {k: v for k, v in about.items() if v} | reading_of(args)
 
 
 def _by_party(given: list[str], option: str) -> str | dict[str, str] | None:

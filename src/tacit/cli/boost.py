@@ -11,7 +11,20 @@ from typing import Any
 from ..errors import BadParameter
 from .split import kit_of, runtime
 from .sums import run_sum_job, write_files
-from .verbs import CHANGES, DATA, PATIENCE, PROCESSES, QUIET, STATE, WAIT, Answer, answer, arg
+from .verbs import (
+    CHANGES,
+    DATA,
+    PATIENCE,
+    PROCESSES,
+    QUIET,
+    READING,
+    STATE,
+    WAIT,
+    Answer,
+    answer,
+    arg,
+    reading_of,
+)
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -23,6 +36,7 @@ def add(verb: Callable[..., Any]) -> None:
         arg("job", help="a job file (TOML) with [boost], the same at all parties"),
         arg("--kit", metavar="DIR", help="your start kit: coordinate as the server, or answer as a party"),
         DATA,
+        *READING,
         arg(
             "--out",
             metavar="MODEL.json|DIR",
@@ -84,14 +98,18 @@ def _boost_vertical(args: Any, deployed: Any) -> Answer:
         if args.processes or args.report:
             raise BadParameter("boost: --processes and --report are for runs without a kit.")
         kit = kit_of(args.kit, "tacit boost --kit")
-        value = deployed.take_part(kit, args.job, args.data, args.out, args.patience, args.wait, args.state)
+        value = deployed.take_part(
+            kit, args.job, args.data, args.out, args.patience, args.wait, args.state, reading_of(args)
+        )
         return answer(value, _lines(value))
     if args.out is None or args.data is not None:
         raise BadParameter(
             "boost: without a kit all parties run here, with the files of the job. Give --out for their "
             "parts and no --data, or give --kit."
         )
-    result = deployed.run_here(args.job, args.out, runtime(args.processes, "tacit boost --processes"))
+    result = deployed.run_here(
+        args.job, args.out, runtime(args.processes, "tacit boost --processes"), reading=reading_of(args)
+    )
     files, lines = write_files(result, report=args.report)
     return answer(
         result.to_dict() | files | {"folder": args.out}, [str(result), *lines, f"parts     {args.out}"]

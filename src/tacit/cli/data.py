@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import BadParameter
 from .terminal import grid, heat_map
-from .verbs import Answer, arg
+from .verbs import READING, Answer, arg, reading_of
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -36,6 +36,7 @@ def add(verb: Callable[..., Any]) -> None:
         ),
         arg("--data-dir", metavar="DIR", help="the directory of the data set's files"),
         arg("--plot", metavar="FILE.svg", help="also draw it into a file"),
+        *READING,
         epilog="Any parameter of the data set or the skew may follow as --NAME VALUE, like --alpha 0.5 or "
         "--images true.",
     )
@@ -102,6 +103,12 @@ def _show(args: Any) -> Answer:
     table: dict[str, Any] = {"path" if file else "name": args.name}
     skew: dict[str, Any] = {} if args.skew is None else {"name": args.skew}
     table |= {key: given for key in ("by", "data_dir") if (given := getattr(args, key)) is not None}
+    if (reading := reading_of(args)) and not file:
+        raise BadParameter(
+            f"data show: --{next(iter(reading))} is for a CSV file, and {args.name!r} is a data set. Leave "
+            "it out."
+        )
+    table |= reading
     if args.parties is not None:
         table["parties"] = config.value_of(args.parties)
     own = {k.lower(): v for k, v in data.SKEWS.items()}.get(str(args.skew).lower())

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import BadParameter
 from .split import kit_of, runtime
-from .verbs import FORCE, KIT, PATIENCE, PROCESSES, WAIT, Answer, answer, arg
+from .verbs import FORCE, KIT, PATIENCE, PROCESSES, READING, WAIT, Answer, answer, arg, reading_of
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -31,6 +31,7 @@ def add(verb: Callable[..., Any]) -> None:
             metavar="FILE.csv",
             help="the file of scores, at the party that gets them (default: scores.csv)",
         ),
+        *READING,
         FORCE,
         PROCESSES,
         WAIT,
@@ -49,7 +50,7 @@ def _infer(args: Any) -> Answer:
             )
         kit = kit_of(args.kit, "tacit infer --kit")
         value = infer_deployed.take_part(
-            kit, args.job, args.file, args.out, args.patience, args.wait, args.force
+            kit, args.job, args.file, args.out, args.patience, args.wait, args.force, reading_of(args)
         )
     else:
         if args.file is not None:
@@ -59,7 +60,7 @@ def _infer(args: Any) -> Answer:
             )
         ledger = Ledger()
         place = runtime(args.processes, "tacit infer --processes")
-        value = infer_deployed.run_here(args.job, args.out, place, ledger, args.force)
+        value = infer_deployed.run_here(args.job, args.out, place, ledger, args.force, reading_of(args))
         value["ledger"] = ledger.to_dict()
     return answer(value, _lines(value))
 

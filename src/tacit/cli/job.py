@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .verbs import FORCE, Answer, arg, parse_columns
+from .verbs import FORCE, READING, Answer, arg, parse_columns, reading_of
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -24,6 +24,7 @@ def add(verb: Callable[..., Any]) -> None:
             help="for real parties (`tacit party`): [data] describes the columns of each party's own file",
         ),
         arg("-o", "--out", metavar="FILE", default="job.toml", help="the job file (default: job.toml)"),
+        *READING,
         FORCE,
         epilog="The draft runs as it is: `tacit run job.toml`. Each proposed treatment has a comment in the "
         "file; nothing is sent anywhere.",
@@ -41,7 +42,16 @@ def _new(args: Any) -> Answer:
     if not out.parent.is_dir():
         raise BadParameter(f"there is no folder {out.parent}. Create it, or choose another place with --out.")
     categories = parse_columns(args.categories, "--categories")
-    draft = draft_job(args.tables, args.label, args.by, args.parties, out.parent, categories, out.name)
+    draft = draft_job(
+        args.tables,
+        args.label,
+        args.by,
+        args.parties,
+        out.parent,
+        categories,
+        out.name,
+        reading_of(args),
+    )
     remaining = _try(draft.text, out, args)
     write_atomic(out, draft.text.encode())
     value = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .verbs import FILE, KIT, PATIENCE, PROCESSES, WAIT, Answer, answer, arg
+from .verbs import FILE, KIT, PATIENCE, PROCESSES, READING, WAIT, Answer, answer, arg
 from .vertical import run_vertical_job
 
 
@@ -25,6 +25,7 @@ def add(verb: Callable[..., Any]) -> None:
             metavar="DIR",
             help="the folder of the figures (default: part in the kit); without a kit, one for all parties",
         ),
+        *READING,
         PROCESSES,
         WAIT,
         PATIENCE,

@@ -11,7 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadParameter
 from .logs import LOG, MONITOR, log_event, start_logs
-from .verbs import CHANGES, DATA, PATIENCE, QUIET, SET, STATE, Answer, answer, arg, one_of
+from .verbs import (
+    CHANGES,
+    DATA,
+    PATIENCE,
+    QUIET,
+    READING,
+    SET,
+    STATE,
+    Answer,
+    answer,
+    arg,
+    one_of,
+    reading_of,
+)
 
 if TYPE_CHECKING:
     from ..results import Result
@@ -31,6 +44,7 @@ def add(verb: Callable[..., Any]) -> None:
         ),
         arg("--kit", required=True, metavar="DIR", help="your start kit"),
         DATA,
+        *READING,
         arg(
             "--script",
             metavar="FILE",
@@ -146,7 +160,7 @@ def _party(args: Any) -> Answer:
             f"{args.kit}`."
         )
     if args.check:
-        return _check(args, deployed.check_party(kit, args.job, args.data))
+        return _check(args, deployed.check_party(kit, args.job, args.data, reading_of(args)))
     start_logs(args.log)
     if kit.role == "client":
         if args.script is not None:
@@ -176,13 +190,23 @@ def _party(args: Any) -> Answer:
                 )
         with ClientWatch(args.quiet) as watch:
             value = deployed.take_part(
-                kit, args.data, args.state, args.patience, args.job, args.device or "cpu", args.again, watch
+                kit,
+                args.data,
+                args.state,
+                args.patience,
+                args.job,
+                args.device or "cpu",
+                args.again,
+                watch,
+                reading=reading_of(args),
             )
         return _contribution(value)
-    if any(v is not None for v in (args.data, args.script, args.state, args.device)) or args.again:
+    if any(v is not None for v in (args.data, args.script, args.state, args.device)) or (
+        args.again or reading_of(args)
+    ):
         raise BadParameter(
-            f"party: {kit.name!r} is the server, which has no rows of its own. Leave out --data, --script, "
-            "--state, --device and --again."
+            f"party: {kit.name!r} is the server, which has no rows of its own. Leave out --data, "
+            "--separator, --decimal, --encoding, --script, --state, --device and --again."
         )
     if args.job is None:
         raise BadParameter("party: the server needs a job. Give a job file (`tacit party --kit … job.toml`).")
@@ -194,8 +218,11 @@ def _run_script(args: Any, kit: Any) -> Answer:
     from ..jobs.train.client import Client, run_script
     from .progress import ClientWatch
 
-    if args.data is not None or args.device is not None:
-        raise BadParameter("party: a script reads its own rows. Leave out --data and --device.")
+    if args.data is not None or args.device is not None or reading_of(args):
+        raise BadParameter(
+            "party: a script reads its own rows. Leave out --data, --separator, --decimal, --encoding and "
+            "--device."
+        )
     if args.job is None:
         raise BadParameter("party: a script needs the job that you agreed to. Give its job file.")
     with ClientWatch(args.quiet) as watch:

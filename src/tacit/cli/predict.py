@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import BadParameter, MissingFiles
 from .split import kit_of, runtime
-from .verbs import KIT, PATIENCE, PROCESSES, WAIT, Answer, answer, arg, parse_columns
+from .verbs import KIT, PATIENCE, PROCESSES, READING, WAIT, Answer, answer, arg, parse_columns, reading_of
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -65,22 +65,7 @@ def add(verb: Callable[..., Any]) -> None:
             metavar="P",
             help="with two classes, of a run or a file: the probability from which the second is predicted",
         ),
-        arg(
-            "--separator",
-            metavar="SIGN",
-            help="with a run or a file: of the new rows' file (default: detected)",
-        ),
-        arg(
-            "--decimal",
-            metavar="SIGN",
-            help="with a run or a file: decimal sign, '.' or ',' (default: as the run's job declares, or "
-            "'.')",
-        ),
-        arg(
-            "--encoding",
-            metavar="NAME",
-            help="with a run or a file: such as cp1252 (default: UTF-8, or as the run's job declares)",
-        ),
+        *READING,
         arg(
             "--receiver",
             metavar="PARTY",
@@ -91,6 +76,7 @@ def add(verb: Callable[..., Any]) -> None:
         PROCESSES,
         WAIT,
         PATIENCE,
+        epilog="With a run, --separator, --decimal and --encoding are by default as its job declares them.",
     )
 
 
@@ -129,9 +115,7 @@ def _score(args: Any) -> Answer:
         args.out,
         keep=parse_columns(args.keep, "--keep"),
         threshold=args.threshold,
-        separator=args.separator,
-        decimal=args.decimal,
-        encoding=args.encoding,
+        **reading_of(args),
         force=args.force,
     )
     lines = [f"note    {note}" for note in scored.notes]
@@ -162,6 +146,7 @@ def _predict_split(args: Any) -> Answer:
             args.duplicates,
             args.wait,
             **options,
+            reading=reading_of(args),
         )
     else:
         files = {}
@@ -182,6 +167,7 @@ def _predict_split(args: Any) -> Answer:
             args.force,
             args.duplicates,
             **options,
+            reading=reading_of(args),
         )
         value["ledger"] = ledger.to_dict()
     lines = [f"note    {note}" for note in value["notes"]]

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import BadParameter
 from ..progress import Progress
-from .verbs import FORCE, PATIENCE, WAIT, Answer, answer, arg
+from .verbs import FORCE, PATIENCE, READING, WAIT, Answer, answer, arg, reading_of
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -107,6 +107,7 @@ def add(verb: Callable[..., Any]) -> None:
             "queries_per_day (default: policy.toml in the kit; without one, counts and sums need 10 shared "
             "ids, and 10 queries a day are answered)",
         ),
+        *READING,
         WAIT,
         PATIENCE,
     )
@@ -134,6 +135,7 @@ def _psi(args: Any) -> Answer:
         "out": args.out,
         "force": args.force,
         "policy": args.policy,
+        "reading": reading_of(args),
     }
     if args.tried is not None:
         if args.scratch is not None:
@@ -184,7 +186,11 @@ def _psi_prepared(args: Any) -> Answer:
         with Progress() as progress:
             progress.start("preparing")
             value = psi_prepared.prepare_file(
-                args.file, args.id, args.prepare, lambda ids: progress.update(ids, f"{ids:,} ids")
+                args.file,
+                args.id,
+                args.prepare,
+                lambda ids: progress.update(ids, f"{ids:,} ids"),
+                reading_of(args),
             )
         return answer(
             value,
@@ -196,8 +202,11 @@ def _psi_prepared(args: Any) -> Answer:
         )
     if args.kit is None or len(args.others) != 1:
         raise BadParameter(f"psi: --{chosen[0]} needs --kit and --with, the one other party.")
-    if args.prepared is not None and (args.file or args.id or args.out):
-        raise BadParameter("psi: --prepared needs no --file, --id or --out: the set is in its folder.")
+    if args.prepared is not None and (args.file or args.id or args.out or reading_of(args)):
+        raise BadParameter(
+            "psi: --prepared needs no --file, --id or --out, and no option of a CSV file: the set is in its "
+            "folder."
+        )
     from .split import kit_of
 
     value = psi_prepared.match_prepared(
@@ -212,6 +221,7 @@ def _psi_prepared(args: Any) -> Answer:
         policy=args.policy,
         wait=args.wait,
         patience=args.patience,
+        reading=reading_of(args),
     )
     return answer(value, _lines(value))
 

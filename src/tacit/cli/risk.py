@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
 
 def measure_risk(args: argparse.Namespace) -> Answer:
-    from ..data.table_files import read_table
+    from ..data.table_files import read_table, reading_of_published
 
     quasi, sensitive = parse_columns(args.quasi, "--quasi"), parse_columns(args.sensitive, "--sensitive")
-    page = report_file(args, [args.before, args.after])
+    page, given = report_file(args, [args.before, args.after]), reading_of(args)
     with Progress(args.quiet) as progress:
         frames = []
         for path in (args.before, args.after, args.population):
             if path is not None:
                 progress.step(f"reading {path}")
-            frames.append(None if path is None else read_table(path, text=True, **reading_of(args)))
+            reading = given if path in (None, args.before) else reading_of_published(path, given)
+            frames.append(None if path is None else read_table(path, text=True, **reading))
         before, after, population = frames
         import tacit
 

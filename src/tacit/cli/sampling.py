@@ -114,11 +114,12 @@ def write_imputed(
     reading: Mapping[str, Any],
 ) -> int:
     """Fill in the missing values of a table; return its number of rows."""
-    from ..data.table_files import read_table, write_table
+    from ..data.table_files import read_header, read_table, write_table
     from ..synth.argn import Autoregressive
 
     assert isinstance(generator, Autoregressive)
     filled = generator.impute(read_table(path, declared=declared, **reading), seed)
     text = [c.name for c in generator.table.columns if c.values and all(isinstance(v, str) for v in c.values)]
-    write_table(iter([filled]), out, text_columns=text)
+    header = read_header(path, reading.get("separator"), reading.get("encoding"))
+    write_table(iter([filled]), out, header.separator, text)
     return len(filled)

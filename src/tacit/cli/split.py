@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import BadParameter
-from .verbs import KIT, PATIENCE, PROCESSES, WAIT, Answer, answer, arg
+from .verbs import FILE, KIT, PATIENCE, PROCESSES, READING, WAIT, Answer, answer, arg, reading_of
 
 VERBS = {
     "split": (
@@ -33,17 +33,14 @@ def add(verb: Callable[..., Any]) -> None:
             text,
             arg("job", help=f"a job file (TOML) with [{name}] and [parties.NAME], the same at all parties"),
             KIT,
-            arg(
-                "--file",
-                metavar="FILE.csv",
-                help="with --kit: your own table, if the job does not name it; it stays here",
-            ),
+            FILE,
             arg(
                 "--out",
                 metavar="DIR",
                 help=f"the folder of your {output} (default: part in the kit); without a kit, a folder for "
                 f"all {output}s",
             ),
+            *READING,
             PROCESSES,
             WAIT,
             PATIENCE,
@@ -80,7 +77,10 @@ def _run_parties(verb: str, args: Any) -> dict[str, Any]:
                 "two."
             )
         kit = kit_of(args.kit, f"tacit {verb} --kit")
-        return dict(deployed.take_part(kit, args.job, args.file, args.out, args.patience, args.wait))
+        value = deployed.take_part(
+            kit, args.job, args.file, args.out, args.patience, args.wait, reading=reading_of(args)
+        )
+        return dict(value)
     if args.out is None or args.file is not None:
         raise BadParameter(
             f"{verb}: without a kit all parties run here, with the files of the job. Give --out for their "
@@ -88,7 +88,7 @@ def _run_parties(verb: str, args: Any) -> dict[str, Any]:
         )
     ledger = Ledger()
     value = deployed.run_here(
-        args.job, args.out, runtime(args.processes, f"tacit {verb} --processes"), ledger
+        args.job, args.out, runtime(args.processes, f"tacit {verb} --processes"), ledger, reading_of(args)
     )
     return {**value, "ledger": ledger.to_dict()}
 

@@ -12,7 +12,20 @@ from ..errors import BadParameter
 from ..jobs.stats.words import HOMES
 from .split import kit_of, runtime
 from .sums import run_sum_job
-from .verbs import CHANGES, DATA, PATIENCE, PROCESSES, QUIET, STATE, WAIT, Answer, answer, arg
+from .verbs import (
+    CHANGES,
+    DATA,
+    PATIENCE,
+    PROCESSES,
+    QUIET,
+    READING,
+    STATE,
+    WAIT,
+    Answer,
+    answer,
+    arg,
+    reading_of,
+)
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -29,6 +42,7 @@ def add(verb: Callable[..., Any]) -> None:
         arg("job", help="a job file (TOML) with [stats], the same at all parties"),
         arg("--kit", metavar="DIR", help="your start kit: ask as the server, or answer as a party"),
         DATA,
+        *READING,
         STATE,
         arg(
             "--out",
@@ -87,7 +101,9 @@ def _weigh_vertical(args: Any) -> Answer:
         if args.processes:
             raise BadParameter("stats woe: --processes runs all parties here, --kit runs one of them.")
         kit = kit_of(args.kit, "tacit stats woe --kit")
-        value = deployed.take_part(kit, args.job, args.data, args.out, args.patience, args.wait)
+        value = deployed.take_part(
+            kit, args.job, args.data, args.out, args.patience, args.wait, reading_of(args)
+        )
         return answer(value, _lines(value))
     if args.out is None or args.data is not None:
         raise BadParameter(
@@ -96,7 +112,7 @@ def _weigh_vertical(args: Any) -> Answer:
         )
     ledger = Ledger()
     value = deployed.run_here(
-        args.job, args.out, runtime(args.processes, "tacit stats woe --processes"), ledger
+        args.job, args.out, runtime(args.processes, "tacit stats woe --processes"), ledger, reading_of(args)
     )
     return answer(value | {"ledger": ledger.to_dict()}, _lines(value))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import BadParameter
 from .split import kit_of
-from .verbs import Answer, answer
+from .verbs import Answer, answer, reading_of
 
 
 def run_sum_job(
@@ -39,7 +39,7 @@ def run_sum_job(
         if args.wait is not None:
             raise BadParameter(f"{verb}: --wait is for parties with their --kit; here all start together.")
         runtime = "processes" if args.processes else "cohort"
-        return show(deployed.run_here(*job, changes=args.changes, runtime=runtime))
+        return show(deployed.run_here(*job, changes=args.changes, runtime=runtime, reading=reading_of(args)))
     if args.processes:
         raise BadParameter(
             f"{verb}: --processes runs all parties here, --kit runs one of them. Give only one of the two."
@@ -47,13 +47,18 @@ def run_sum_job(
     options = {"patience": args.patience, "wait": args.wait, "state": args.state, "progress": _progress(args)}
     kit = kit_of(args.kit, f"tacit {verb} --kit")
     if args.data is None:
+        if reading := reading_of(args):
+            raise BadParameter(
+                f"{verb}: --{next(iter(reading))} is a party's, for its own file. Leave it out; how all "
+                "files are read is said in [data] of the job."
+            )
         return show(deployed.coordinate(kit, *job, changes=args.changes, **options))
     if args.changes or any(given for given in servers.values()):
         raise BadParameter(
             f"{verb}: {' and '.join(('--set', *servers))} are the server's; a party agrees to the job file "
             "as it is."
         )
-    value = deployed.take_part(kit, *job, args.data, **parties, **options)
+    value = deployed.take_part(kit, *job, args.data, **parties, **options, reading=reading_of(args))
     lines = [
         f"answered  {value['answered']} steps of contract {value['contract'][:12]}",
         f"state     {value['state']}",

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 HOLDOUT = 0.2  # share of the entities held out for a report
 EXAMPLE = (
     'a TOML file with [tables.NAME] (file, key, order, foreign_keys = [{columns = ["id"], references = '
-    '"OTHER"}], columns) and [[constraints]]'
+    '"OTHER"}], columns, separator, decimal, encoding) and [[constraints]]'
 )
-TABLE_FIELDS = ("file", "key", "order", "foreign_keys", "columns")
+TABLE_FIELDS = ("file", "key", "order", "foreign_keys", "columns", "separator", "decimal", "encoding")
 
 
 def is_linked(args: argparse.Namespace) -> bool:
@@ -299,15 +299,21 @@ def _check_out(args: argparse.Namespace, is_flat: bool, inputs: list[Path]) -> N
 def _read(args: argparse.Namespace) -> _Tables | _Events:
     from ..data.table_files import read_table
     from ..synth import LinkedTables, Sequences
-    from .synth_options import read_columns
+    from .synth_options import read_columns, text_values
 
     if args.entity is not None:
         _check_out(args, True, [Path(args.table)])
         columns: Any = read_columns(args.columns) if args.columns else ({}, [])
-        return _Events(_make(Sequences, args), read_table(args.table, **reading_of(args)), columns)
+        frame = read_table(args.table, declared=text_values(columns[0]), **reading_of(args))
+        return _Events(_make(Sequences, args), frame, columns)
     schema = read_tables_file(args.table)
     _check_out(args, False, list(schema["files"].values()))
-    schema["frames"] = {t: read_table(f, **reading_of(args)) for t, f in schema["files"].items()}
+    schema["frames"] = {
+        t: read_table(
+            f, declared=text_values(schema["columns"].get(t, {})), **(schema["reading"][t] | reading_of(args))
+        )
+        for t, f in schema["files"].items()
+    }
     return _Tables(_make(LinkedTables, args), schema)
 
 
@@ -315,6 +321,7 @@ def read_tables_file(path: str) -> dict[str, Any]:
     """Read the tables, keys, order, columns and constraints of a TOML file; files are relative to it."""
     import tomllib
 
+    from ..data.table_files import check_reading, reading_in
     from ..synth import ForeignKey, PrimaryKey, Total
     from ..synth.columns import column_from_toml
     from ..synth.constraints import from_dict
@@ -329,7 +336,14 @@ def read_tables_file(path: str) -> dict[str, Any]:
     tables = content.get("tables")
     if not isinstance(tables, dict) or not tables or not all(isinstance(t, dict) for t in tables.values()):
         raise BadData(f"synth: {path} declares no tables. It must be {EXAMPLE}.")
-    out: dict[str, Any] = {"files": {}, "keys": [], "order": {}, "columns": {}, "constraints": []}
+    out: dict[str, Any] = {
+        "files": {},
+        "reading": {},
+        "keys": [],
+        "order": {},
+        "columns": {},
+        "constraints": [],
+    }
     for name, about in tables.items():
         problems += [f"tables.{name}.{k} is unknown" for k in about if k not in TABLE_FIELDS]
         if not isinstance(about.get("file"), str):
@@ -339,6 +353,11 @@ def read_tables_file(path: str) -> dict[str, Any]:
         out["files"][name] = file
         if not file.is_file():
             problems.append(f"tables.{name}.file: there is no file {file}")
+        try:
+            check_reading(f"tables.{name}", **reading_in(about))
+        except (BadParameter, TypeError) as error:
+            problems.append(str(error).rstrip("."))
+        out["reading"][name] = reading_in(about)
         key = about.get("key", [])
         key = [key] if isinstance(key, str) else key
         if key:

@@ -185,7 +185,11 @@ def declared_values(path: str | None) -> dict[str, list[str]]:
     """The text values of declared categories, which are no missing values even if they are NA or ?."""
     if path is None:
         return {}
-    columns, _ = read_columns(path)
+    return text_values(read_columns(path)[0])
+
+
+def text_values(columns: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The text values of declared categories, by column."""
     return {
         name: list(c.values)
         for name, c in columns.items()

@@ -9,14 +9,24 @@ import argparse
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BadParameter
 from ..parameters import refuse
 from ..progress import Progress
 from .synth import show_event, write
-from .synth_options import COLUMNS, check_targets, make_generator, parse_conditions, read_columns
-from .verbs import FORCE, PARAMETER, QUIET, Answer, answer, arg
+from .synth_options import (
+    COLUMNS,
+    check_targets,
+    declared_values,
+    make_generator,
+    parse_conditions,
+    read_columns,
+)
+from .verbs import FORCE, PARAMETER, QUIET, READING, Answer, answer, arg, reading_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -78,6 +88,7 @@ def add(verb: Callable[..., Any]) -> None:
         arg("--seed", type=int, help="random seed of the fit and of sampling (default: 0)"),
         arg("--out", metavar="FILE", help="the synthetic table, .csv or .parquet"),
         arg("--save", metavar="FILE", help="save the fitted generator, for `tacit synth --load`"),
+        *READING,
         FORCE,
         QUIET,
         epilog="Without --kit all holders are simulated here, one per file. With --kit every party runs this "
@@ -87,8 +98,6 @@ def add(verb: Callable[..., Any]) -> None:
 
 
 def _synthesize(args: argparse.Namespace) -> Answer:
-    from ..data.table_files import read_table
-
     _check(args)
     from ..jobs import synthesize
     from ..synth import Table
@@ -108,7 +117,7 @@ def _synthesize(args: argparse.Namespace) -> Answer:
     with Progress(args.quiet) as progress:
         options["watch"] = show_event(progress)
         if args.kit is None:
-            holders = _holders(args.tables)
+            holders = _holders(args)
             rows = args.rows or sum(map(len, holders.values()))
             if args.processes:
                 from ..runtimes.processes import Processes
@@ -127,7 +136,7 @@ def _synthesize(args: argparse.Namespace) -> Answer:
             kit, rows = kits.load(args.kit), args.rows
             with telling(kit):
                 _check_role(args, kit)
-                frame = read_table(args.tables[0]) if args.tables else None
+                frame = _read(args, args.tables[0]) if args.tables else None
             result = synthesize.synthesize_with(
                 kit, frame, table, generator, patience=args.patience, **options
             )
@@ -209,14 +218,18 @@ def _check_role(args: argparse.Namespace, kit: Any) -> None:
         )
 
 
-def _holders(paths: list[str]) -> Mapping[str, Any]:
+def _read(args: argparse.Namespace, path: str) -> DataFrame:
     from ..data.table_files import read_table
 
-    names = [Path(p).name.split(".")[0] for p in paths]
+    return read_table(path, declared=declared_values(args.columns), **reading_of(args))
+
+
+def _holders(args: argparse.Namespace) -> Mapping[str, DataFrame]:
+    names = [Path(p).name.split(".")[0] for p in args.tables]
     for name in names:
         if names.count(name) > 1:
             raise BadParameter(
                 f"synthesize: two files are named {name!r}, and a holder is named after its file. Rename one "
                 "of them."
             )
-    return {name: read_table(path) for name, path in zip(names, paths)}
+    return {name: _read(args, path) for name, path in zip(names, args.tables)}

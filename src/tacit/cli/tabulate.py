@@ -53,8 +53,8 @@ def _tabulate(args: argparse.Namespace) -> Answer:
     out = check_table_name(check_free(args.out, args.force, [args.table]), "tabulate: --out ")
     with Progress(args.quiet) as progress:
         progress.step(f"reading {args.table}")
-        separator = read_header(args.table, args.separator, args.encoding).separator
         frame = read_table(args.table, text=True, **reading_of(args))
+        separator = read_header(args.table, args.separator, args.encoding).separator
         import tacit
 
         progress.step(f"counting {len(frame):,} rows")

@@ -138,9 +138,14 @@ READING = (
 
 
 def reading_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `read_table` that were given."""
+    """Return the options of `read_table` that were given, checked before any file is opened."""
     given = {name: getattr(args, name) for name in ("separator", "decimal", "encoding")}
-    return {name: value for name, value in given.items() if value is not None}
+    reading = {name: value for name, value in given.items() if value is not None}
+    if reading:
+        from ..data.table_files import check_reading
+
+        check_reading("CSV files", **reading)
+    return reading
 
 
 DATA = arg("--data", metavar="FILE", help="client: your own .csv or .parquet file; it stays here")

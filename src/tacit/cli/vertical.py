@@ -6,6 +6,7 @@ from typing import Any
 
 from ..errors import BadParameter
 from .split import kit_of, runtime
+from .verbs import reading_of
 
 
 def run_vertical_job(args: Any, verb: str, deployed: Any, parts: str) -> dict[str, Any]:
@@ -19,7 +20,7 @@ def run_vertical_job(args: Any, verb: str, deployed: Any, parts: str) -> dict[st
             )
         kit = kit_of(args.kit, f"tacit {verb} --kit")
         found: dict[str, Any] = deployed.take_part(
-            kit, args.job, args.file, args.out, args.patience, args.wait
+            kit, args.job, args.file, args.out, args.patience, args.wait, reading=reading_of(args)
         )
         return found
     if args.out is None or args.file is not None:
@@ -29,6 +30,6 @@ def run_vertical_job(args: Any, verb: str, deployed: Any, parts: str) -> dict[st
         )
     ledger = Ledger()
     value: dict[str, Any] = deployed.run_here(
-        args.job, args.out, runtime(args.processes, f"tacit {verb} --processes"), ledger
+        args.job, args.out, runtime(args.processes, f"tacit {verb} --processes"), ledger, reading_of(args)
     )
     return value | {"ledger": ledger.to_dict()}

@@ -14,9 +14,10 @@ import dataclasses
 from collections.abc import Sequence
 
 from ..parameters import bad, choice, component, refuse, whole
-from .vertical import _take
+from .vertical import FileParty, _take
 
 REVEALS, RECEIVERS, ADVERSARIES = ("logits", "argmax"), ("rows", "model"), ("semi-honest", "active")
+PRODUCTS = ("he", "ot")
 HOLDS = ("", "model", "rows")
 
 
@@ -37,6 +38,12 @@ class InferSettings:
         doc="'semi-honest' parties follow their programs; 'active' ones may deviate, and are caught (needs a "
         "helper)",
     )
+    products: str = choice(
+        "he",
+        PRODUCTS,
+        doc="matrix products without a helper: by homomorphic encryption ('he', extra he), or by oblivious "
+        "transfer only ('ot'), which sends more",
+    )
     batch: int = whole(64, least=1, most=1 << 16, doc="rows that are evaluated at once")
     fraction: int = whole(16, least=4, most=24, doc="fractional bits of numbers on shares")
 
@@ -50,7 +57,7 @@ class InferSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class InferParty:
+class InferParty(FileParty):
     """A party of an inference on shares."""
 
     holds: str = choice("", HOLDS, doc="'model' or 'rows'")

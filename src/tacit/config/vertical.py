@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.recipe import IMPUTE, SCALINGS, UNSEEN, WINSORIZE
+from ..data.table_files import check_reading, reading_in
 from ..errors import BadJob, BadParameter
 from ..mpc.glm_terms import FAMILIES, TIES
 from ..parameters import bad, choice, component, from_fields, from_table, hold_to_type, real, whole
@@ -142,10 +143,26 @@ class TransferSettings(CutSettings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TableParty:
-    """[parties.NAME]: a party's own table."""
+class FileParty:
+    """[parties.NAME]: a party's own file, and how it is read. Parties need not agree on these keys."""
 
     file: str = component("", _take("file", str), doc="its table, relative to the job file")
+    separator: str = component(
+        "", _take("separator", str), doc="between the cells of its CSV file; none: detected"
+    )
+    decimal: str = component(
+        "", _take("decimal", str), doc="decimal sign of its CSV file, '.' or ','; none: '.'"
+    )
+    encoding: str = component("", _take("encoding", str), doc="of its CSV file, such as cp1252; none: UTF-8")
+
+    def check(self) -> None:
+        check_reading("a party's file", **reading_in(vars(self)))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableParty(FileParty):
+    """[parties.NAME]: a party's own table."""
+
     id: str = component("", _take("id", str), doc="the id column")
     label: str = component("", _take("label", str), doc="the column to predict, at one party")
     drop: Any = component((), _take("drop", list[str]), doc="columns to leave out")
@@ -201,10 +218,9 @@ class RegressSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MatchedParty:
+class MatchedParty(FileParty):
     """A party with a table of people whom others have, too; or a helper without one."""
 
-    file: str = component("", _take("file", str), doc="its table, relative to the job file")
     id: str = component("", _take("id", str), doc="the id column")
     drop: Any = component((), _take("drop", list[str]), doc="columns to leave out")
     duplicates: str = choice("refuse", ("refuse", "first"), doc="rows with the id of an earlier row")
@@ -295,10 +311,9 @@ class LinkSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LinkParty:
+class LinkParty(FileParty):
     """A party of a linkage, or its helper."""
 
-    file: str = component("", _take("file", str), doc="its table, relative to the job file")
     columns: Any = component(
         (), _take("columns", dict[str, str]), doc="its own names of fields, where they differ"
     )

@@ -60,6 +60,7 @@ DECIMAL_COMMA = (
     "the numbers have a decimal comma, like {!r}. Read the file with decimal=',' (from_csv, "
     "pandas.read_csv; on the command line --decimal ,), or write them with a point."
 )
+READING = ("separator", "decimal", "encoding")  # how a CSV file is read, in [data] and [parties.NAME]
 HEADER_LINES = 100  # of names with line breaks, together
 CHUNK = 200_000  # rows of text at a time: some hundred megabytes
 CHARACTERS = 1 << 20  # of text at a time, to find its encoding
@@ -78,6 +79,7 @@ def read_header(
     path: str | os.PathLike[str], separator: str | None = None, encoding: str | None = None
 ) -> Header:
     """Read the column names. Raises BadData if there are none or two are the same."""
+    check_reading("read_table", separator=separator, encoding=encoding)
     file = _find(path)
     if is_parquet(file):
         with _parquet(file) as (_, pq):
@@ -147,15 +149,8 @@ def read_table(
     """
     import pandas as pd
 
-    if decimal not in (None, ".", ","):
-        raise bad("read_table", "decimal", decimal, "'.' or ','")
-    check_encoding("read_table", encoding)
     file = _find(path)
-    header = read_header(file, separator, encoding)
-    if decimal == header.separator and not is_parquet(file):
-        raise bad(
-            "read_table", "decimal", decimal, "different from the separator", "Pass the separator, often ';'."
-        )
+    header = check_decimal(file, separator=separator, decimal=decimal, encoding=encoding)
     for name in ids:
         if name not in header.names:
             raise BadData(f"{file} has no column {name!r}. {nearest(name, list(header.names))}")
@@ -224,26 +219,46 @@ def _with_points(column: Series) -> Series:
     return column.cat.rename_categories({word: word.replace(",", ".") for word in numbers})
 
 
+def _find_comma_columns(
+    path: Path, names: Sequence[str], separator: str | None, encoding: str | None
+) -> list[str]:
+    """The columns of a CSV file in which all cells are numbers with commas or missing: one pass over it."""
+    possible, found = set(names), set[str]()
+    for chunk in read_chunks(path, names, separator, encoding):
+        for name in sorted(possible):
+            words = chunk[name]
+            words = words[~words.isin(NULLS)]
+            if find_decimal_comma(words) is not None:
+                found.add(name)
+            elif not words.str.fullmatch(r"[+-]?\d+").all():
+                possible.discard(name)
+    return [name for name in names if name in possible & found]
+
+
 def read_chunks(
     path: str | os.PathLike[str],
     columns: Sequence[str] | None = None,
     separator: str | None = None,
     encoding: str | None = None,
+    decimal: str | None = None,
 ) -> Iterator[DataFrame]:
     """Read a CSV file as text, exactly, some rows at a time, for files larger than memory.
 
-    The index counts the rows of the file. `columns` of a Parquet file are ids.
+    The index counts the rows of the file. `columns` of a Parquet file are ids. With decimal="," columns of
+    numbers get decimal points, as by `read_table(text=True)`; the file is read twice.
     """
     import pandas as pd
 
     file = _find(path)
-    header = read_header(file, separator, encoding)
+    header = check_decimal(file, separator=separator, decimal=decimal, encoding=encoding)
     for name in columns or ():
         if name not in header.names:
             raise BadData(f"{file} has no column {name!r}. {nearest(name, list(header.names))}")
     if is_parquet(file):
         yield from _parquet_chunks(file, columns)
         return
+    names = list(header.names if columns is None else columns)
+    numbers = _find_comma_columns(file, names, separator, encoding) if decimal == "," else []
     start, is_checked = 0, False
     with (
         _explain(file, encoding),
@@ -255,6 +270,9 @@ def read_chunks(
             frame = _check_rows(file, header, chunk, start, encoding, is_checked)
             is_checked = is_checked or _may_be_short(frame, header)
             start += len(frame)
+            for name in numbers:
+                cells = frame[name]
+                frame[name] = cells.where(cells.isin(NULLS), cells.str.replace(",", ".", regex=False))
             yield frame if columns is None else frame[list(columns)]
 
 
@@ -379,6 +397,58 @@ def is_parquet(file: Path) -> bool:
     if start != b"PAR1" and file.suffix.lower() in PARQUET:
         raise BadData(f"{file} cannot be read as Parquet: it does not begin with the bytes PAR1.")
     return start == b"PAR1"
+
+
+def check_reading(
+    owner: str, *, separator: str | None = None, decimal: str | None = None, encoding: str | None = None
+) -> None:
+    """Raise BadParameter unless these can be options of a CSV file; None is not given."""
+    if separator is not None and (len(separator) != 1 or separator in '\r\n"'):
+        # a shell passes on the two characters
+        advice = "Leave it out: a tab is detected." if separator == "\\t" else ""
+        raise bad(owner, "separator", separator, "one character, like ';'", advice)
+    if decimal not in (None, ".", ","):
+        raise bad(owner, "decimal", decimal, "'.' or ','")
+    if separator is not None and separator == decimal:
+        raise bad(owner, "decimal", decimal, "different from the separator", "Pass the separator, often ';'.")
+    check_encoding(owner, encoding)
+
+
+def check_decimal(
+    path: str | os.PathLike[str],
+    *,
+    separator: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
+) -> Header:
+    """Read the column names; raise BadParameter if the decimal sign is none, or separates the cells."""
+    check_reading("read_table", decimal=decimal)
+    header = read_header(path, separator, encoding)
+    if decimal == header.separator and not is_parquet(_find(path)):
+        check_reading("read_table", separator=header.separator, decimal=decimal)
+    return header
+
+
+def reading_in(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return separator, decimal and encoding as far as a table of a job file gives them."""
+    return {key: str(table[key]) for key in READING if table.get(key)}
+
+
+def reading_of_published(path: str | os.PathLike[str], reading: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a published table is read: as tacit wrote it, if it can be that, or as the original.
+
+    tacit writes UTF-8, decimal points, and commas between the cells of a table that was sampled. Text in
+    another encoding that has an umlaut is not UTF-8 by chance.
+    """
+    how = dict(reading)
+    if "encoding" in how:
+        how["encoding"] = f"utf-8, {how['encoding']}"
+    header = read_header(path, encoding=how.get("encoding"))
+    if header.separator == "," and len(header.names) > 1:
+        how.pop("separator", None)
+    if header.separator == how.get("decimal"):
+        del how["decimal"]
+    return how
 
 
 def check_encoding(owner: str, encoding: str | None) -> None:

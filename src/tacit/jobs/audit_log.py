@@ -134,6 +134,31 @@ class AuditLog:
             pass
         raise BadRun(f"{self.head_file} was modified. Restore it from a copy.")
 
+    def _read_files(self) -> tuple[bytes, dict[str, Any] | None, str]:
+        """Return the log, its head and what is wrong with the head.
+
+        Both are read while no process appends: half of an entry, or a head of a later one, would look as if
+        somebody had modified the log.
+        """
+        from fcntl import LOCK_SH, flock
+
+        def read_head() -> tuple[dict[str, Any] | None, str]:
+            try:
+                return self._read_head(), ""
+            except BadRun as error:
+                return None, str(error)
+
+        for _ in range(2):
+            try:
+                with open(self.file, "rb") as file:
+                    flock(file, LOCK_SH)
+                    return file.read(), *read_head()
+            except FileNotFoundError:
+                if not self.head_file.exists():
+                    return b"", None, ""
+                # the first entry may have been written since: its head comes after it
+        return b"", *read_head()
+
     def read(self) -> list[dict[str, Any]]:
         """Return all entries, oldest first; raise BadRun if one was edited, removed, inserted or moved."""
         found = self.verify()
@@ -146,7 +171,7 @@ class AuditLog:
 
     def verify(self, known: str | None = None) -> Verification:
         """Check the whole chain. `known`: the hash of an entry, noted earlier, that must be in it."""
-        data = self.file.read_bytes() if self.file.exists() else b""
+        data, head, head_problem = self._read_files()
         lines, torn = data.split(b"\n")[:-1], data.rpartition(b"\n")[2]
         problems: list[str] = []
         entries: list[dict[str, Any]] = []
@@ -174,16 +199,10 @@ class AuditLog:
             problems.append(
                 "The last line is incomplete: a process was stopped while it wrote it, or it was cut."
             )
-        try:
-            head = self._read_head()
-        except BadRun as error:
-            problems.append(f"{error}")
-            head = None
-        else:
-            if head is None and entries:
-                problems.append(
-                    f"{self.head_file.name} is missing, so missing entries at the end do not show."
-                )
+        if head_problem:
+            problems.append(head_problem)
+        elif head is None and entries:
+            problems.append(f"{self.head_file.name} is missing, so missing entries at the end do not show.")
         hashes = [entry["hash"] for entry in entries]
         if head is not None and head["n"] > len(entries):
             problems.append(

@@ -20,7 +20,7 @@ from ..data.cells import show_row, to_text
 from ..data.findings import Finding, Inspection, inspect_table
 from ..data.joined_tables import PARTY, join_tables, name_files
 from ..data.recipe import OTHER, RARE_COUNT, RARE_SHARE, Recipe
-from ..data.table_files import find_byte_order_mark, read_header, read_table
+from ..data.table_files import check_reading, find_byte_order_mark, read_header, read_table, reading_in
 from ..errors import BadData
 
 if TYPE_CHECKING:
@@ -69,22 +69,26 @@ def draft_job(
     folder: Path | None = None,
     categories: Sequence[str] = (),
     name: str = "job.toml",
+    reading: Mapping[str, Any] | None = None,
 ) -> Draft:
     """Return the draft of a job for these tables.
 
     `folder` is where the file will be, for relative paths, and `name` its name; `categories` are columns of
-    numbers that are codes.
+    numbers that are codes. `reading`: separator, decimal and encoding of the files; what it does not say is
+    detected.
     """
     if not paths:
         raise BadData("give at least one table: tacit job new patients.csv")
+    given = reading_in(reading or {})
+    check_reading("job new", **given)
     frames: list[DataFrame] = []
     reads: list[dict[str, str]] = []
     notes: list[Finding] = []
     for path in paths:
-        frame, how = _read(path)
+        frame, how = _read(path, given)
         frames.append(frame)
         reads.append(how)
-    reading = _agree_on_reading(paths, frames, reads)
+    found_reading = _agree_on_reading(paths, frames, reads, given)
     names = name_files(paths)
     if len(frames) > 1:
         if by is not None and by != PARTY:
@@ -101,7 +105,7 @@ def draft_job(
 
     found = inspect_table(frame, label, by, categories, locate)
     found.findings[:0] = notes
-    for key, value in reading.items():
+    for key, value in found_reading.items():
         comma = "a decimal comma" if value == "," else "commas, and so have the separators of cells"
         what = {"encoding": "Not UTF-8; read as", "decimal": f"Numbers have {comma}; decimal sign"}[key]
         if key == "encoding" and "," in value:
@@ -112,7 +116,7 @@ def draft_job(
     base = folder or Path.cwd()
     relative = [os.path.relpath(Path(p).resolve(), base.resolve()) for p in paths]
     settings = _layout(frame, found) if real_parties else _simulated(relative, found)
-    settings = {**{k: v for k, v in settings.items() if k not in reading}, **reading}
+    settings = {**{k: v for k, v in settings.items() if k not in found_reading}, **given, **found_reading}
     return Draft(
         _write(settings, found, [str(p) for p in relative], real_parties, name),
         tuple(found.findings),
@@ -122,22 +126,23 @@ def draft_job(
     )
 
 
-def _read(path: str | os.PathLike[str]) -> tuple[DataFrame, dict[str, str]]:
-    """Read a table; return it and how it had to be read."""
+def _read(path: str | os.PathLike[str], given: Mapping[str, Any]) -> tuple[DataFrame, dict[str, str]]:
+    """Read a table; return it and how it had to be read, besides what is `given`."""
     problem: BadData | None = None
     mark = find_byte_order_mark(path)
-    for encoding in ENCODINGS if mark is None else (mark,):
+    for encoding in (None,) if "encoding" in given else ENCODINGS if mark is None else (mark,):
         how = {} if encoding is None else {"encoding": encoding}
+        reading = {**given, **how}
         try:
-            header = read_header(path, encoding=encoding)
+            header = read_header(path, reading.get("separator"), reading.get("encoding"))
             try:
-                return read_table(path, encoding=encoding), how
+                return read_table(path, **reading), how
             except BadData as error:
                 if "the numbers have a" not in str(error):
                     raise
                 # in a file with commas between cells, they separate thousands: such columns stay text
                 decimal = "." if header.separator == "," else ","
-                return read_table(path, encoding=encoding, decimal=decimal), {**how, "decimal": decimal}
+                return read_table(path, **reading, decimal=decimal), {**how, "decimal": decimal}
         except BadData as error:
             problem = problem or error
             if "UTF-8" not in str(error):
@@ -147,12 +152,15 @@ def _read(path: str | os.PathLike[str]) -> tuple[DataFrame, dict[str, str]]:
 
 
 def _agree_on_reading(
-    paths: Sequence[str | os.PathLike[str]], frames: list[DataFrame], reads: list[dict[str, str]]
+    paths: Sequence[str | os.PathLike[str]],
+    frames: list[DataFrame],
+    reads: list[dict[str, str]],
+    given: Mapping[str, Any],
 ) -> dict[str, str]:
     """Return how to read all files, each of which was read by itself."""
     reading: dict[str, str] = {}
     encodings = {how.get("encoding", "utf-8") for how in reads}
-    if encodings != {"utf-8"}:
+    if "encoding" not in given and encodings != {"utf-8"}:
         order = ["utf-8", *sorted(encodings - {"utf-8", *ENCODINGS}), *ENCODINGS[1:]]
         reading["encoding"] = ", ".join(e for e in order if e in encodings)
     comma = next((path for path, how in zip(paths, reads) if how.get("decimal") == ","), None)
@@ -162,7 +170,7 @@ def _agree_on_reading(
         if how.get("decimal") == ",":
             continue
         # without fractions it is read alike
-        if not read_table(path, encoding=how.get("encoding"), decimal=",").equals(frame):
+        if not read_table(path, **{**given, **how, "decimal": ","}).equals(frame):
             raise BadData(
                 f"the files differ in their decimal sign: {comma} has ',' and {path} has '.'. Save all alike."
             )

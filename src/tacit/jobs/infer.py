@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from ..boost.ensemble import Ensemble
 from ..boost.read_model import is_ensemble, read_model
-from ..crypto import group
+from ..crypto import group, rlwe
 from ..crypto.prg import KEY, aes
+from ..crypto.sealapi import load_seal
 from ..errors import MissingExtra
 from ..mpc import checked, inference, lookup
+from ..mpc.extension import PRODUCTS
 from ..mpc.model import compile, to_text
 from ..mpc.prime import FixedPointPrime
 from ..mpc.ring import FixedPoint
@@ -34,7 +36,11 @@ if TYPE_CHECKING:
     import pandas
 
 # messages of the offline phase
-OFFLINE = {"TapeKey", "Corrections", "TransferOffer", "TransferChoices", "Extended", "Correlations"}
+OFFLINE = {
+    *("TapeKey", "Corrections"),
+    *("MatrixProducts", "TransferOffer", "TransferChoices", "Extended", "Correlations"),
+    *("FactorKey", "EncryptedFactors", "EncryptedProducts"),
+}
 
 
 @dataclass
@@ -105,11 +111,15 @@ def infer(
     device: str | torch.device = "cpu",
     debug: bool = False,
     adversary: str = "semi-honest",
+    products: str = "he",
 ) -> Inference:
     """Evaluate `model` on the rows of `x`, secret-shared between `owner` and `client`.
 
-    Correlated randomness comes from `helper`; with helper=None the two generate it themselves, by oblivious
-    transfer, which takes about a hundred times as many bytes.
+    Correlated randomness comes from `helper`; with helper=None the two generate it themselves, which takes
+    about a hundred times as many bytes. `products` is how they compute matrix products then: "he" by
+    homomorphic encryption where that sends less (Microsoft SEAL, extra `he`), "ot" by oblivious transfer
+    only, which needs the extra `mpc` alone and sends up to a hundred times as much for large products. Both
+    parties give the same.
 
     `private`: ("input", "model") hides both; ("input",) reveals the weights to the client. `reveal`: what the
     client learns, "logits" or only the "argmax". Rows are evaluated in batches of `batch`; the masked weights
@@ -157,6 +167,11 @@ def infer(
             adversary not in ("semi-honest", "active"),
             bad("infer", "adversary", adversary, "'semi-honest' or 'active'"),
         ),
+        (products not in PRODUCTS, bad("infer", "products", products, "'he' or 'ot'")),
+        (
+            helper is not None and products != "he",
+            bad("infer", "products", products, "left out with a helper", "The helper deals all products."),
+        ),
     )
     active = adversary == "active"
     refuse(
@@ -192,7 +207,7 @@ def infer(
             ),
         ),
     )
-    check_extra(helper)
+    check_extra(helper, products)
     names = [owner, client, helper] if helper is not None else [owner, client]
     if len(set(names)) < len(names) or not all(isinstance(n, str) and n for n in names):
         raise bad(
@@ -237,7 +252,7 @@ def infer(
     for name, w in weights.items():
         fixed.encode(w, f"the model's {name}")
     protocol: Any = checked if active else inference
-    options = {"device": device} if active else {"device": device, "debug": debug}
+    options = {"device": device} if active else {"device": device, "debug": debug, "products": products}
     ledger = Ledger()
     batches = [part.contiguous().cpu() for part in rows.split(batch)]
     results = choose_runtime("infer", runtime, all_stay=True).run_sync(
@@ -326,7 +341,7 @@ def _check_classes(reveal: str, ensemble: Ensemble) -> None:
         raise bad("infer", "reveal", reveal, "'logits' for a regression", "It has no classes.")
 
 
-def check_extra(helper: str | None) -> None:
+def check_extra(helper: str | None, products: str = "he") -> None:
     """Report a missing package before any party starts."""
     aes(bytes(KEY), "inference on secret shares", "mpc")
     if helper is not None:
@@ -335,3 +350,5 @@ def check_extra(helper: str | None) -> None:
         group.ready()
     except MissingExtra:
         raise MissingExtra("inference without a helper", "mpc", "rbcl") from None
+    if products == "he":
+        load_seal(rlwe.OPTION)

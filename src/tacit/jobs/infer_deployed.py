@@ -26,7 +26,7 @@ import torch
 from ..config import toml
 from ..config.infer import InferParty, InferPolicy, InferSettings
 from ..config.vertical import read_parties
-from ..data.table_files import check_table_name, write_table
+from ..data.table_files import READING, check_table_name, reading_in, write_table
 from ..errors import BadJob, BadKit, ProtocolError, QueryRefused
 from ..files import append_line, check_new
 from ..mpc import checked, inference
@@ -41,7 +41,7 @@ from ..runtimes.choose import choose_runtime
 from .infer import check_extra
 from .infer_model import PublicModel, read_rows, read_saved
 from .kit_run import run_with_kit, telling
-from .vertical.split_deployed import check_same_job, request_of_job
+from .vertical.split_deployed import check_same_job, read_as, request_of_job
 
 if TYPE_CHECKING:
     from ..runtimes.kits import Kit
@@ -85,6 +85,8 @@ def read(path: str | Path) -> dict[str, Any]:
         )
     if settings["adversary"] == "active" and not helpers:
         raise BadJob(f"{path}: adversary = 'active' needs a party with helper = true.")
+    if settings["products"] != "he" and helpers:
+        raise BadJob(f"{path}: products is for jobs without a helper, who deals all products. Leave it out.")
     return {VERB: settings, "parties": parties}
 
 
@@ -100,8 +102,9 @@ def receiver_of(job: Mapping[str, Any]) -> str:
 
 
 def digest_job(job: Mapping[str, Any]) -> str:
-    """A digest of all but each party's own file."""
-    parties = {n: {k: v for k, v in e.items() if k != "file"} for n, e in job["parties"].items()}
+    """A digest of all but each party's own file, and how it is read."""
+    own = ("file", *READING)
+    parties = {n: {k: v for k, v in e.items() if k not in own} for n, e in job["parties"].items()}
     return hashlib.sha256(json.dumps({**job, "parties": parties}, sort_keys=True).encode()).hexdigest()
 
 
@@ -185,6 +188,8 @@ async def run_party(
         await protocol.helper(me, owner=owner, client=client, check=check, admit=sane, **common)
         await me.gather([owner, client], InferenceDone)
         return {"rows": None, "notes": []}
+    if helper is None:
+        common["products"] = settings["products"]
     common |= {"helper": helper, "report": lambda k, n: log.info("batch %d of %d", k, n)}
     notes: list[str] = []
     if saved is not None:
@@ -209,8 +214,10 @@ async def run_party(
     else:
         public = PublicModel.from_text((await me.recv(owner, ModelDescription)).text, owner)
         check_columns(public, settings["columns"], f"the model of {owner!r}")
-        id_ = parties[me.name].get("id", "")
-        frame, ids = read_rows(file, settings["columns"], id_, is_text=public.inputs is None)
+        entry = parties[me.name]
+        frame, ids = read_rows(
+            file, settings["columns"], entry.get("id", ""), public.inputs is None, reading_in(entry)
+        )
         x, notes = public.encode(frame, fixed)
         rows = len(x)
         batches = [part.contiguous() for part in x.split(settings["batch"])]
@@ -283,11 +290,12 @@ def run_here(
     runtime: Any = None,
     ledger: Ledger | None = None,
     force: bool = False,
+    reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run all parties of a job on this machine, each with its file in the job: for a test."""
-    job = read(path)
+    job = read_as(read(path), reading)
     target = check_output(out, force)
-    check_extra(roles(job["parties"])[2])
+    check_extra(roles(job["parties"])[2], job[VERB]["products"])
     programs = {}
     for name, entry in job["parties"].items():
         if not entry.get("helper") and not entry.get("file"):
@@ -308,10 +316,11 @@ def take_part(
     patience: float = 300.0,
     wait: float | None = None,
     force: bool = False,
+    reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run one party of a job over the federation's hub. If it cannot start, the others are told."""
     with telling(kit):
-        job = read(path)
+        job = read_as(read(path), reading, kit.name)
         if kit.name not in job["parties"]:
             raise BadKit(
                 f"this is the kit of {kit.name!r}, which is not a party of {path}. Its parties are "
@@ -322,7 +331,7 @@ def take_part(
         if not entry.get("helper") and not where:
             raise BadJob(f"{path}, parties.{kit.name}: file is missing; give it with --file.")
         target = check_output(out, force) if kit.name == receiver_of(job) else ""
-        check_extra(roles(job["parties"])[2])
+        check_extra(roles(job["parties"])[2], job[VERB]["products"])
     program = functools.partial(
         run_party, job=job, file=str(where), out=target, kit=str(kit.directory or ""), wait=wait
     )

@@ -204,15 +204,15 @@ def _read_network(folder: Path, reveal: str, fixed: FixedPoint) -> SavedModel:
 
 
 def read_rows(
-    file: str | Path, columns: Sequence[str], id_: str, is_text: bool
+    file: str | Path, columns: Sequence[str], id_: str, is_text: bool, reading: Mapping[str, Any]
 ) -> tuple[pd.DataFrame, list[str]]:
     """Read the agreed columns of a table, and the ids (or numbers) of its rows.
 
-    `is_text`: every cell as text, as a network's own preparation reads it.
+    `is_text`: every cell as text, as a network's own preparation reads it. `reading`: how a CSV file is read.
     """
     from ..parameters import nearest
 
-    frame = read_table(file, ids=(id_,) if id_ else (), text=is_text)
+    frame = read_table(file, ids=(id_,) if id_ else (), text=is_text, **reading)
     known = list(map(str, frame.columns))
     missing = [c for c in (*columns, *([id_] if id_ else [])) if c not in known]
     if missing:

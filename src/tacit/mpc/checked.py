@@ -69,6 +69,7 @@ async def _connect(
     device: str,
     debug: bool,
     file: Path | None,
+    products: str,
 ) -> TaggedContext:
     """Check that the helper plans the same program: triples of another product would pass every check."""
     if helper is None or file is not None or debug:

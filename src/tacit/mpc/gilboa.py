@@ -25,9 +25,10 @@ import torch
 from torch import Tensor
 
 from ..crypto.bits import pack
+from . import matrices
 from .beaver import Bilinear
 from .extension import BASE, OTChannel
-from .ring import WORD, patches
+from .ring import WORD
 
 ROOM = 1 << 20  # words of pads at a time: 8 MB, in some 200 MB of transfers and their hashes
 # bytes that matter for bit j: a number that is multiplied by 2^j counts modulo 2^(64−j)
@@ -44,55 +45,20 @@ async def cross(
     ys: tuple[int, ...],
 ) -> Tensor:
     """This party's share of x ∘ y; one party has x and the other y, and each passes None for the other's."""
-    shape = op.shape(xs, ys)
     if op.name == "mul":
-        return (
-            await elementwise(
-                channel,
-                None if x is None else x.expand(shape).flatten(),
-                None if y is None else y.expand(shape).flatten(),
-            )
-        ).reshape(shape)
-    if op.name == "matmul":
-        xs = xs if len(xs) > 1 else (1, *xs)
-        lead = torch.broadcast_shapes(xs[:-2], ys[:-2]) if len(ys) > 2 else ()
-        if not lead:  # one matrix
-            flat = None if x is None else x.reshape(-1, xs[-1])
-            total = await _matrix(channel, flat, y, int(np.prod(xs[:-1])), xs[-1], int(np.prod(ys[1:])))
-            return total.reshape(shape)
-        left, right = (
-            None if t is None else t.expand(*lead, *t.shape[-2:]).reshape(-1, *t.shape[-2:]) for t in (x, y)
-        )
-        many = [
-            await _matrix(
-                channel,
-                None if left is None else left[i],
-                None if right is None else right[i],
-                xs[-2],
-                xs[-1],
-                ys[-1],
-            )
-            for i in range(int(np.prod(lead)))
-        ]
-        return torch.stack(many).reshape(shape)
-    (out, each, kh, kw), (n, _, rows, columns), options = ys, shape, op.options or ()
-    groups = options[3] if options else 1
-    flat, filters = (
-        None if x is None else patches(x, ys, *options)[0],
-        None if y is None else y.reshape(groups, out // groups, -1),
-    )
-    parts = [
+        shape = op.shape(xs, ys)
+        left, right = (None if t is None else t.expand(shape).flatten() for t in (x, y))
+        return (await elementwise(channel, left, right)).reshape(shape)
+    parts, *sizes = matrices.measure(op, xs, ys)
+    lefts = None if x is None else matrices.split_left(op, x, ys)
+    rights = None if y is None else matrices.split_right(op, y, xs)
+    products = [
         await _matrix(
-            channel,
-            None if filters is None else filters[g],
-            None if flat is None else flat[g],
-            out // groups,
-            each * kh * kw,
-            n * rows * columns,
+            channel, None if lefts is None else lefts[i], None if rights is None else rights[i], *sizes
         )
-        for g in range(groups)
+        for i in range(parts)
     ]
-    return torch.cat(parts).reshape(out, n, rows, columns).transpose(0, 1).contiguous()
+    return matrices.join(op, products, xs, ys)
 
 
 async def elementwise(channel: OTChannel, x: Tensor | None, y: Tensor | None) -> Tensor:
@@ -179,21 +145,11 @@ def _send_products(zero: np.ndarray, one: np.ndarray, y: np.ndarray) -> tuple[by
 
 def traffic(op: Bilinear, xs: tuple[int, ...], ys: tuple[int, ...]) -> int:
     """Bytes of one cross term, both ways: transfers for the smaller factor, and words for every product."""
-    shape = op.shape(xs, ys)
     if op.name == "mul":
-        choices = products = math.prod(shape)
-    elif op.name == "matmul":
-        n, m = (
-            (math.prod(xs[:-1]), math.prod(ys[1:])) if len(ys) < 3 else (xs[-2] if len(xs) > 1 else 1, ys[-1])
-        )
-        many = math.prod(shape) // (n * m) if n * m else 0
-        choices, products = many * min(n, m) * xs[-1], many * n * m * xs[-1]
+        choices = products = math.prod(op.shape(xs, ys))
     else:
-        groups, places = op.options[3] if op.options else 1, math.prod(shape) // shape[1]
-        choices, products = (
-            groups * min(ys[0] // groups, places) * math.prod(ys[1:]),
-            math.prod(shape) * math.prod(ys[1:]),
-        )
+        parts, rows, inner, columns = matrices.measure(op, xs, ys)
+        choices, products = parts * min(rows, columns) * inner, parts * rows * inner * columns
     return choices * WORD * BASE // 8 + products * sum(_WIDTHS)
 
 

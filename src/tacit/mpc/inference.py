@@ -102,6 +102,7 @@ async def _connect(
     device: str,
     debug: bool,
     file: Path | None,
+    products: str,
 ) -> RingContext:
     offline: dict[str, Cost] = {}
     if helper is not None:
@@ -109,7 +110,7 @@ async def _connect(
     elif file is not None:
         stock = await _check_same_session(me, names[1 - rank], open_stock(file, rank, 2, device))
     else:
-        channel = OTChannel(me, rank, names)
+        channel = OTChannel(me, rank, names, products)
         stock = await pair.stream(channel, plan_requests(architecture, shapes), device)
         offline = channel.costs
     me.ledger.stamp(pair.ASSUMES if isinstance(stock, ReadyStock) else ASSUMES)
@@ -151,6 +152,7 @@ async def owner(
     device: str = "cpu",
     debug: bool = False,
     stock: Path | None = None,
+    products: str = "he",
     mode: InferenceMode = SEMI_HONEST,
     receiver: int = CLIENT,
     admit: Callable[[list[list[int]]], None] = lambda shapes: None,
@@ -159,7 +161,8 @@ async def owner(
     """The model owner's program; {"value": the result, …} if it is the `receiver`.
 
     `stock` is a file of masks from an earlier offline phase (`pair.prepare`, `dealer.fetch`); it needs
-    helper=None. `admit(shapes)` may refuse the client's batches before anything is computed on them.
+    helper=None. `products`: how matrix products are computed without a helper (`extension.PRODUCTS`), the
+    same at both. `admit(shapes)` may refuse the client's batches before anything is computed on them.
     """
     _check_source(helper, stock)
     architecture = Architecture(layers, private_model, reveal, fraction, receiver)
@@ -170,7 +173,7 @@ async def owner(
     shapes = (await me.recv(client, Batches)).shapes
     admit(shapes)
     names = (me.name, client)
-    ctx = await mode.connect(me, OWNER, names, helper, architecture, shapes, device, debug, stock)
+    ctx = await mode.connect(me, OWNER, names, helper, architecture, shapes, device, debug, stock, products)
     shared = await share_weights(ctx, network, weights, private_model)
     found = []
     for number, shape in enumerate(shapes, 1):
@@ -189,6 +192,7 @@ async def client(
     device: str = "cpu",
     debug: bool = False,
     stock: Path | None = None,
+    products: str = "he",
     mode: InferenceMode = SEMI_HONEST,
     receiver: int = CLIENT,
     check: Callable[[Architecture], None] = lambda architecture: None,
@@ -196,7 +200,8 @@ async def client(
 ) -> dict[str, Any]:
     """The client's program: {"value": the result, "costs": …, "offline": …}.
 
-    `receiver` is who may learn the result; `check` may refuse what the owner announces.
+    `receiver` is who may learn the result; `products` as for `owner`; `check` may refuse what the owner
+    announces.
     """
     _check_source(helper, stock)
     architecture = await me.recv(owner, Architecture)
@@ -210,7 +215,7 @@ async def client(
     shapes = [list(x.shape) for x in inputs]
     await me.send([owner, helper] if helper is not None else owner, Batches(shapes))
     names = (owner, me.name)
-    ctx = await mode.connect(me, CLIENT, names, helper, architecture, shapes, device, debug, stock)
+    ctx = await mode.connect(me, CLIENT, names, helper, architecture, shapes, device, debug, stock, products)
     shared = await share_weights(ctx, network, weights, architecture.private_model)
     results = []
     for number, (x, shape) in enumerate(zip(inputs, shapes), 1):

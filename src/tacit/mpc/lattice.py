@@ -13,7 +13,8 @@ The evaluator learns nothing of x (ring-LWE), the encryptor nothing of y but x �
 ciphertexts that hide which products were summed (`crypto/rlwe.py`). Both are semi-honest.
 
 Gilboa's products (`gilboa.py`) take 288 bytes for each product of words and no key; here the traffic follows
-the sizes of x and x ∘ y. Both parties choose what sends less, from the shapes.
+the sizes of x and x ∘ y. Both parties choose what sends less, from the shapes; with products="ot", on which
+they agree (`pair.py`), always Gilboa's.
 """
 
 from __future__ import annotations
@@ -21,23 +22,22 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from ..crypto.prg import KEY
-from ..crypto.rlwe import PUBLIC_BYTES, Draw, Evaluator, KeyHolder
-from ..errors import ProtocolError
+from ..crypto.rlwe import PUBLIC_BYTES, Evaluator, KeyHolder
+from ..crypto.sealapi import Draw
 from ..parties.message import Message
-from . import gilboa
+from . import gilboa, matrices
 from .beaver import Bilinear
 from .extension import OTChannel
 from .packing import Packing, pack_images, pack_matrix
-from .ring import patches
 
-TOGETHER = 64  # polynomials of one message: 15 MB
+TOGETHER = 64  # polynomials of one message: 14 MB
 
 
 class FactorKey(Message, reveals="a public key for the products of an inference: pseudorandom numbers"):
@@ -45,7 +45,7 @@ class FactorKey(Message, reveals="a public key for the products of an inference:
 
 
 class EncryptedFactors(Message, reveals="random masks, encrypted: pseudorandom numbers"):
-    seed: bytes
+    seeds: bytes
     values: bytes
 
 
@@ -54,11 +54,11 @@ class EncryptedProducts(Message, reveals="products of random masks under a one-t
 
 
 class Plan(NamedTuple):
-    """Which factor is encrypted, how both are packed, and what is computed: x ∘ y itself, or patches of x."""
+    """Which factor is encrypted, how both are packed, as images or as matrices (`matrices.py`)."""
 
     packing: Packing
     encrypts_left: bool
-    by_patches: bool
+    by_images: bool
     parts: int  # matrices of a batch, or groups of a convolution
 
 
@@ -71,42 +71,31 @@ def choose(op: Bilinear, xs: tuple[int, ...], ys: tuple[int, ...]) -> Plan | Non
     return best
 
 
-def traffic(op: Bilinear, xs: tuple[int, ...], ys: tuple[int, ...]) -> int:
+def traffic(op: Bilinear, xs: tuple[int, ...], ys: tuple[int, ...], products: str = "he") -> int:
     """Bytes of one cross term, both ways, without the public key."""
-    plan = choose(op, xs, ys)
+    plan = choose(op, xs, ys) if products == "he" else None
     return gilboa.traffic(op, xs, ys) if plan is None else _ciphertext_bytes(plan)
 
 
 def _ciphertext_bytes(plan: Plan) -> int:
-    messages = sum(len(list(_pieces(count * plan.packing.inputs))) for count in _groups(plan.packing))
-    return plan.parts * (plan.packing.traffic + messages * KEY)
+    return plan.parts * plan.packing.traffic
 
 
 def _plans(op: Bilinear, xs: tuple[int, ...], ys: tuple[int, ...]) -> Iterator[Plan]:
-    if op.name == "matmul":
-        rows, inner = (xs[-2] if len(xs) > 1 else 1), xs[-1]
-        columns = ys[-1] if len(ys) > 1 else 1
-        lead = len(ys) > 2
-        if not lead:
-            rows = int(np.prod(xs[:-1]))
-        parts = int(np.prod(torch.broadcast_shapes(xs[:-2], ys[:-2]))) if lead else 1
-        for left in (True, False):
-            packing = pack_matrix(*((rows, inner, columns) if left else (columns, inner, rows)))
-            if packing is not None and parts:
-                yield Plan(packing, left, False, parts)
+    if op.name == "mul":
+        return
+    parts, rows, inner, columns = matrices.measure(op, xs, ys)
+    for left in (True, False):
+        packing = pack_matrix(*((rows, inner, columns) if left else (columns, inner, rows)))
+        if packing is not None and parts:
+            yield Plan(packing, left, False, parts)
     if op.name == "conv2d":
         (stride, padding, dilation, groups) = op.options or ((1, 1), (0, 0), (1, 1), 1)
         out, each, kh, kw = ys
-        n, _, rows, columns = op.shape(xs, ys)
         padded = (xs[0], each, xs[2] + 2 * padding[0], xs[3] + 2 * padding[1])
         images = pack_images(padded, (out // groups, each, kh, kw), stride, dilation)
         if images is not None:
-            yield Plan(images, True, False, groups)
-        for left in (True, False):
-            sizes = n * rows * columns, each * kh * kw, out // groups
-            matrix = pack_matrix(*(sizes if left else sizes[::-1]))
-            if matrix is not None:
-                yield Plan(matrix, left, True, groups)
+            yield Plan(images, True, True, groups)
 
 
 async def cross(
@@ -118,62 +107,41 @@ async def cross(
     ys: tuple[int, ...],
 ) -> Tensor:
     """This party's share of x ∘ y; one party has x and the other y, and each passes None for the other's."""
-    plan = choose(op, xs, ys)
+    plan = choose(op, xs, ys) if channel.products == "he" else None
     if plan is None:
         return await gilboa.cross(channel, op, x, y, xs, ys)
-    encrypts = (x is not None) == plan.encrypts_left
     factors = _split(plan, op, x, y, xs, ys)
-    run = _encrypt if encrypts else _evaluate
+    run = _encrypt if (x is not None) == plan.encrypts_left else _evaluate
     parts = [torch.from_numpy((await run(channel, plan.packing, f)).view(np.int64)) for f in factors]
-    shape = op.shape(xs, ys)
-    if op.name == "matmul":
-        return torch.stack([p if plan.encrypts_left else p.T for p in parts]).reshape(shape)
-    if not plan.by_patches:
+    if plan.by_images:
         return torch.cat(parts, 1)
-    n, out, rows, columns = shape
-    filters_first = [p.T if plan.encrypts_left else p for p in parts]
-    return torch.cat(filters_first).reshape(out, n, rows, columns).transpose(0, 1).contiguous()
+    return matrices.join(op, [p if plan.encrypts_left else p.T for p in parts], xs, ys)
 
 
 def _split(
-    plan: Plan,
-    op: Bilinear,
-    x: Tensor | None,
-    y: Tensor | None,
-    xs: tuple[int, ...],
-    ys: tuple[int, ...],
+    plan: Plan, op: Bilinear, x: Tensor | None, y: Tensor | None, xs: tuple[int, ...], ys: tuple[int, ...]
 ) -> list[np.ndarray]:
     """My factor of each part: rows × inner words of a matrix, or images, or filters."""
-    if op.name == "matmul":
+    if plan.by_images:
+        _, (down, right), _, groups = op.options or ((1, 1), (0, 0), (1, 1), 1)
         if x is not None:
-            whole = x.reshape(-1, xs[-1]) if len(ys) < 3 else x if x.dim() > 1 else x[None]
+            mine = F.pad(x, (right, right, down, down)).unflatten(1, (groups, -1)).transpose(0, 1)
         else:
             assert y is not None
-            whole = (y if y.dim() > 1 else y[:, None]).transpose(-1, -2)
-        if len(ys) > 2:
-            lead = torch.broadcast_shapes(xs[:-2], ys[:-2])
-            whole = whole.expand(*lead, *whole.shape[-2:])
-        matrices = whole.reshape(-1, *whole.shape[-2:])
+            mine = y.reshape(groups, -1, *ys[1:])
+    elif x is not None:
+        mine = matrices.split_left(op, x, ys)
     else:
-        stride, padding, dilation, groups = op.options or ((1, 1), (0, 0), (1, 1), 1)
-        if x is None:
-            assert y is not None
-            matrices = y.reshape(groups, -1, *ys[1:])
-            matrices = matrices.flatten(2) if plan.by_patches else matrices
-        elif plan.by_patches:
-            matrices = patches(x, ys, stride, padding, dilation, groups)[0].transpose(-1, -2)
-        else:
-            (down, right) = padding
-            padded = torch.nn.functional.pad(x, (right, right, down, down))
-            matrices = padded.unflatten(1, (groups, -1)).transpose(0, 1)
-    return [part.contiguous().cpu().numpy().view(np.uint64) for part in matrices]
+        assert y is not None
+        mine = matrices.split_right(op, y, xs).transpose(-1, -2)
+    return [part.contiguous().cpu().numpy().view(np.uint64) for part in mine]
 
 
 async def _encrypt(channel: OTChannel, packing: Packing, x: np.ndarray) -> np.ndarray:
     """Send my factor encrypted; returns the decrypted sums."""
     keys = channel.lattice
     if keys.holder is None:
-        keys.holder = await asyncio.to_thread(KeyHolder, _draw(channel))
+        keys.holder = await asyncio.to_thread(KeyHolder)
         await channel.me.send(channel.other, FactorKey(keys.holder.public))
         channel.identify(keys.holder.public, "public keys", PUBLIC_BYTES, 1)
     holder = keys.holder
@@ -183,9 +151,9 @@ async def _encrypt(channel: OTChannel, packing: Packing, x: np.ndarray) -> np.nd
         flat = words[unit : unit + count].reshape(-1, words.shape[-1])
         unit += count
         for begin, end in _pieces(len(flat)):
-            seed, values = await asyncio.to_thread(holder.encrypt, flat[begin:end])
-            await channel.me.send(channel.other, EncryptedFactors(seed, values))
-            channel.charge(len(seed) + len(values), int(begin == 0))
+            seeds, values = await asyncio.to_thread(holder.encrypt, flat[begin:end])
+            await channel.me.send(channel.other, EncryptedFactors(seeds, values))
+            channel.charge(len(seeds) + len(values), int(begin == 0))
         found = []
         for begin, end in _pieces(count * packing.outputs):
             values = (await channel.me.recv(channel.other, EncryptedProducts)).values
@@ -206,14 +174,12 @@ async def _evaluate(channel: OTChannel, packing: Packing, y: np.ndarray) -> np.n
     evaluator = keys.evaluator
     masks = []
     for count in _groups(packing):
-        loaded = []
+        ciphertexts: list[Any] = []
         for begin, end in _pieces(count * packing.inputs):
             message = await channel.me.recv(channel.other, EncryptedFactors)
-            if len(message.seed) != KEY:
-                raise ProtocolError(f"a seed has {KEY} bytes, received {len(message.seed)}.")
-            loaded.append(await asyncio.to_thread(evaluator.load, message.seed, message.values, end - begin))
+            opened = await asyncio.to_thread(evaluator.open, message.seeds, message.values, end - begin)
+            ciphertexts.extend(opened)
         channel.charge(0, 1)
-        ciphertexts = np.concatenate(loaded).reshape(count, packing.inputs, *loaded[0].shape[1:])
         size = len(packing.places)
         mask = channel.draw(count * packing.outputs, 8 * size).view(np.uint64)
         mask = mask.reshape(packing.outputs, count, size)
@@ -230,18 +196,20 @@ async def _evaluate(channel: OTChannel, packing: Packing, y: np.ndarray) -> np.n
 def _multiply(
     evaluator: Evaluator,
     packing: Packing,
-    ciphertexts: np.ndarray,
+    ciphertexts: list[Any],
     y: np.ndarray,
     mask: np.ndarray,
     sums: range,
 ) -> bytes:
     """The closed sums with these numbers; those of one output for all units follow each other."""
-    closed, units, last = [], len(ciphertexts), -1
+    closed, each, last = [], packing.inputs, -1
+    units = len(ciphertexts) // each
     for number in sums:
         output, unit = divmod(number, units)
         if output != last:
             factors, last = evaluator.prepare(packing.encode_plain(y, output)), output
-        closed.append(evaluator.close(ciphertexts[unit], factors, packing.places, mask[output, unit]))
+        some = ciphertexts[unit * each : (unit + 1) * each]
+        closed.append(evaluator.close(some, factors, packing.places, mask[output, unit]))
     return b"".join(closed)
 
 

@@ -23,7 +23,8 @@ from functools import cached_property
 
 import numpy as np
 
-from ..crypto.rlwe import DEGREE, INPUT_BYTES, MOST_TERMS, PLACE_BYTES, SUM_BYTES
+from ..crypto.rlwe import INPUT_BYTES, MOST_TERMS, PLACE_BYTES, SUM_BYTES
+from ..crypto.sealapi import DEGREE, SEED
 
 
 class Packing(ABC):
@@ -52,8 +53,10 @@ class Packing(ABC):
 
     @property
     def traffic(self) -> int:
-        """Bytes of the ciphertexts, both ways, without seeds."""
-        each = self.inputs * INPUT_BYTES + self.outputs * (SUM_BYTES + PLACE_BYTES * len(self.places))
+        """Bytes of the ciphertexts, both ways."""
+        each = self.inputs * (INPUT_BYTES + SEED) + self.outputs * (
+            SUM_BYTES + PLACE_BYTES * len(self.places)
+        )
         return self.units * each
 
 

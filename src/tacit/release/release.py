@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from .. import models
 from ..data.inputs import is_outline, outline_of
+from ..data.table_files import reading_in
 from ..errors import BadData, BadJob, BadParameter, BadRun
 from ..files import write_atomic
 from ..parameters import from_table
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 FILE = "pipeline.json"
 FORMAT = "tacit pipeline 1"
-READING = ("separator", "decimal", "encoding")  # keys of [data]
 MOST_OUTPUTS = 100_000  # classes of a model; a larger number in a file is damage or an attack
 DAMAGED = "It was modified or damaged after it was written. Restore it from a copy."
 
@@ -210,7 +210,7 @@ def spec_of(model: Any) -> dict[str, Any] | None:
 
 def reading_of(data: Mapping[str, Any] | None) -> dict[str, dict[str, str]]:
     """Return how files are read that are like those of a job, as metadata; empty if [data] does not say."""
-    found = {key: str(data[key]) for key in READING if data and data.get(key)}
+    found = reading_in(data or {})
     return {"reading": found} if found else {}
 
 

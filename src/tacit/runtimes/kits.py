@@ -45,6 +45,7 @@ class Kit:
     server: str = "server"
     directory: Path | None = None
     listen: str = ""  # the hub only: where to accept connections
+    above: str | None = None  # the federation that this one is under: its server sends the model there
 
     @property
     def federation(self) -> str:
@@ -132,6 +133,7 @@ def save(kit: Kit, directory: Path, extra: dict[str, Any] | None = None) -> None
         "server": kit.server,
         "parties": list(kit.parties),
         **({"listen": kit.listen} if kit.role == "hub" else {}),
+        **({"above": kit.above} if kit.above is not None else {}),
         **(extra or {}),
     }
     write_atomic(directory / "party.toml", tomli_w.dumps(table))
@@ -188,6 +190,7 @@ def load(directory: str | os.PathLike[str]) -> Kit:
         table = tomllib.loads((folder / "party.toml").read_text(encoding="utf-8"))
         name, role, address = str(table["name"]), str(table["role"]), str(table["hub"])
         parties, server = tuple(str(p) for p in table["parties"]), str(table["server"])
+        above = str(table["above"]) if "above" in table else None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise BadKit(
             f"{folder / 'party.toml'} cannot be read: {type(error).__name__}: {error}. Get the kit again "
@@ -211,6 +214,5 @@ def load(directory: str | os.PathLike[str]) -> Kit:
         trust.check(certificate)
     except SealBroken as error:
         raise BadKit(f"the kit {folder} cannot be used: {error}") from None
-    return Kit(
-        name, role, address, certificate, key, trust, parties, server, folder, str(table.get("listen", ""))
-    )
+    listen = str(table.get("listen", ""))
+    return Kit(name, role, address, certificate, key, trust, parties, server, folder, listen, above)

@@ -5,6 +5,7 @@
       hub = "hub.example.org:8443"           hub/         for whoever runs the hub
       server = "server"                      server/      for whoever coordinates
       clients = ["hospital-a", "b"]          hospital-a/ b/
+      above = "country"                    of an edge: the federation to which its server sends the model
 
 Running it again keeps existing keys and certificates, creates missing ones, and rewrites the lists of parties
 and revocations.
@@ -28,7 +29,7 @@ from .nats_relay import addresses_of, write_config
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")  # a folder and a certificate's name at once
 RESERVED = ("authority", "hub")
-KNOWN = ("name", "hub", "listen", "server", "clients")
+KNOWN = ("name", "hub", "listen", "server", "clients", "above")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class FederationFile:
     listen: str
     server: str
     clients: tuple[str, ...]
+    above: str | None = None
 
 
 def read_federation_file(path: str | os.PathLike[str]) -> FederationFile:
@@ -80,7 +82,12 @@ def read_federation_file(path: str | os.PathLike[str]) -> FederationFile:
         raise BadJob(
             f"{file}: two parties have the same name (case is ignored). Give each party its own name."
         )
-    return FederationFile(name, hub, text("listen", listen), server, tuple(clients))
+    above = text("above") if "above" in table else None
+    if above == name:
+        raise BadJob(
+            f"{file}: above is {above!r}, this federation itself. Give the name of the one above it."
+        )
+    return FederationFile(name, hub, text("listen", listen), server, tuple(clients), above)
 
 
 def _check_address(file: Path, hub: str) -> str:
@@ -152,6 +159,7 @@ def provision(
                     federation.server,
                     folder,
                     federation.listen if role == "hub" else "",
+                    federation.above,
                 ),
                 folder,
             )
@@ -203,7 +211,10 @@ def _refresh(folder: Path, federation: FederationFile, trust: Trust, parties: tu
         "server": federation.server,
         "parties": list(parties),
         **({"listen": federation.listen} if role == "hub" else {}),
+        **({"above": federation.above} if federation.above is not None else {}),
     }
+    if federation.above is None:
+        table.pop("above", None)
     write_atomic(folder / "party.toml", tomli_w.dumps(table))
 
 

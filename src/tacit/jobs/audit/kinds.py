@@ -8,6 +8,7 @@ from typing import Any
 
 from ...anonymity.result import AnonymizationResult
 from ...config.audit import AuditLimits
+from ...data.table_files import read_table, reading_of_published
 from ...errors import BadParameter, BadRun
 from ...parameters import nearest
 from .findings import ReleaseAudit
@@ -34,6 +35,7 @@ def release_other(
     holdout: Any,
     background: Any,
     about: Mapping[str, Any],
+    reading: Mapping[str, Any],
 ) -> ReleaseAudit | None:
     """Audit what is not a run of tacit.train; None if it may be one."""
     known = [name for names in ABOUT.values() for name in names]
@@ -41,9 +43,10 @@ def release_other(
         if name not in known:
             raise BadParameter(f"audit: there is no option {name!r}. {nearest(name, known)}".rstrip())
     given = {k: v for k, v in about.items() if v is not None and not (isinstance(v, str | tuple) and not v)}
-    run, kind = _open(run, given, holdout)
+    run, kind = _open(run, given, holdout, reading)
     if kind is None:
         extra = [*given, *(n for n, v in _tables(original, holdout, background).items() if v is not None)]
+        extra += reading
         if extra:
             raise BadParameter(
                 f"audit: {extra[0]}= is for tables, trees and split networks, and this is a run."
@@ -58,7 +61,7 @@ def release_other(
     for name, value in _tables(original, holdout, background).items():
         if isinstance(value, Mapping) and not joint:
             raise BadParameter(f"audit: {name}= of {kind} is one table, not one for each party.")
-    original, holdout, background = (_read(t, kind) for t in (original, holdout, background))
+    original, holdout, background = (_read(t, kind, reading) for t in (original, holdout, background))
     if kind == "anonymized table":
         return audit_anonymized(
             run, original, limits, budget, background=background, seed=seed, watch=watch, **given
@@ -83,7 +86,9 @@ def _tables(original: Any, holdout: Any, background: Any) -> dict[str, Any]:
     return {"original": original, "holdout": holdout, "background": background}
 
 
-def _open(run: Any, given: Mapping[str, Any], holdout: Any) -> tuple[Any, str | None]:
+def _open(
+    run: Any, given: Mapping[str, Any], holdout: Any, reading: Mapping[str, Any]
+) -> tuple[Any, str | None]:
     """The result, and its kind; None: a run of tacit.train, or what is none of them."""
     from pandas import DataFrame
 
@@ -107,7 +112,7 @@ def _open(run: Any, given: Mapping[str, Any], holdout: Any) -> tuple[Any, str | 
         raise BadRun(f"audit: there is no file {file}. Check the path.")
     if file.is_file() and file.name.endswith(TABLES):
         kind = _kind_of_table(given, holdout)
-        return _read(file, kind), kind
+        return _read(file, kind, reading_of_published(file, reading)), kind
     if file.is_file() and file.suffix == ".json":
         from ...boost.xgboost_json import load as load_trees
 
@@ -143,14 +148,12 @@ def _kind_of_table(given: Mapping[str, Any], holdout: Any) -> str:
     )
 
 
-def _read(table: Any, kind: str) -> Any:
+def _read(table: Any, kind: str, reading: Mapping[str, Any]) -> Any:
     """A table, or one for each party, read from its file if it is one: of an anonymized table every cell as
     text, as published.
     """
     if isinstance(table, Mapping):
-        return {name: _read(value, kind) for name, value in table.items()}
+        return {name: _read(value, kind, reading) for name, value in table.items()}
     if not isinstance(table, str | Path):
         return table
-    from ...data.table_files import read_table
-
-    return read_table(table, text=kind == "anonymized table")
+    return read_table(table, text=kind == "anonymized table", **reading)

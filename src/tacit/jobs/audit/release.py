@@ -14,6 +14,7 @@ from torch import nn
 from ...audit import inversion
 from ...config.audit import BUDGET, AuditLimits, AuditTerms, parse_limits
 from ...data.federation import Rows
+from ...data.table_files import check_reading, reading_in
 from ...errors import BadData, BadParameter
 from ...parameters import bad
 from ...release.audited import write_verdict
@@ -340,6 +341,9 @@ def release(
     original: Any = None,
     holdout: Any = None,
     background: Any = None,
+    separator: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
     **about: Any,
 ) -> ReleaseAudit:
     """Attack a result by all that applies within about `budget` seconds, and judge it by `limits`.
@@ -354,7 +358,8 @@ def release(
     rows `holdout` that it was not made from, and shadow fits of its `generator` (`person`: the column of
     people). Boosted trees: membership of `original` against `holdout` by `label`. A split network, or the
     folder with all its parts: what crosses its cuts, with `rows` of all parties, `y` and the attacker's
-    `own` rows. Tables may be files.
+    `own` rows. Tables may be files; `separator`, `decimal` and `encoding` say how CSV files are read. A
+    published table in UTF-8, or with commas between its cells, is read as tacit writes it.
 
     `limits` are AuditLimits, or a mapping such as {"membership": 0.55, "rebuilt": None}. A membership attack
     exceeds its limit only if chance explains it with probability below 0.001. An attack that has begun is not
@@ -363,7 +368,10 @@ def release(
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not budget > 0:
         raise bad("audit", "budget", budget, "a number of seconds above 0")
     checked = parse_limits(limits)
-    found = release_other(run, float(budget), checked, seed, watch, original, holdout, background, about)
+    reading = reading_in({"separator": separator, "decimal": decimal, "encoding": encoding})
+    check_reading("audit", **reading)
+    tables = original, holdout, background
+    found = release_other(run, float(budget), checked, seed, watch, *tables, about, reading)
     return _release_run(run, float(budget), checked, seed, watch) if found is None else found
 
 

@@ -101,10 +101,12 @@ def take_part(
     patience: float = 300.0,
     wait: float | None = None,
     progress: Report = lambda done, most: None,
+    reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run a party's part: answer the job that its owner agreed to, and no other; write the model to `out`.
 
-    Answers are kept in `state` (default: state in the kit).
+    Answers are kept in `state` (default: state in the kit). `reading`: separator, decimal and encoding of
+    this party's file, where they are not those of the job.
     """
     check_client(kit)
     target = None if out is None else check_absent(out)
@@ -121,6 +123,7 @@ def take_part(
         state=state,
         progress=progress,
         read_job=read_job,
+        reading=reading,
     )
     if target is not None:
         write_atomic(target, _received(shared, tuple(query.options.features)))
@@ -145,9 +148,15 @@ def _received(vectors: Mapping[str, Tensor], columns: tuple[str, ...]) -> str:
     return text
 
 
-def run_here(job: str | Path, *, changes: list[str] | None = None, runtime: Any = "cohort") -> BoostResult:
+def run_here(
+    job: str | Path,
+    *,
+    changes: list[str] | None = None,
+    runtime: Any = "cohort",
+    reading: Mapping[str, Any] | None = None,
+) -> BoostResult:
     """Train with all files on this machine: [parties] of the job file."""
-    query = read_job(job, changes)
+    query = read_job(job, changes).read_as(reading)
     try:
         program, found, ledger = sum_here(query, job, WORD, runtime)
     except BadData:

@@ -205,10 +205,12 @@ def take_part(
     patience: float = 300.0,
     wait: float | None = None,
     progress: Report = lambda done, most: None,
+    reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run a party's part: answer the query of the job file that its owner agreed to, and no other.
 
-    Answers and the history of queries are kept in `state` (default: state in the kit).
+    Answers and the history of queries are kept in `state` (default: state in the kit). `reading`: separator,
+    decimal and encoding of this party's file, where they are not those of the job.
     """
     check_client(kit)
     value, _ = answer_sums(
@@ -222,6 +224,7 @@ def take_part(
         state=state,
         progress=progress,
         read_job=lambda file: read_query(word, file),
+        reading=reading,
     )
     return value
 
@@ -243,19 +246,21 @@ def answer_sums(
     state: str | Path | None,
     progress: Report,
     read_job: Callable[[str | Path], Query],
+    reading: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """Answer the sums of a job within the owner's policy; return what was done and what the server shared.
 
     `read_job` reads the owner's templates.
     """
     program, contract = agree(kit, query, job)
+    own = query.read_as(reading)  # the contract is that of the query as all parties have it
     folder, owner = _state(kit, state), Owner.of(kit)
     policy, lifetime = read_policy(kit.directory), read_lifetime(kit.directory)
     answers = AnswerFile(folder, kit.name, contract.digest)
     ledger = Ledger()
 
     def read() -> Any:
-        table = read_rows(data, query.data, program)
+        table = read_rows(data, own.data, program)
         if owner is not None:
             allowed = owner.policy.columns  # a query that names another column does not find it
             table = table[[c for c in table.columns if not allowed or c in allowed]]
@@ -314,10 +319,15 @@ def _state(kit: Kit, state: str | Path | None) -> Path:
 
 
 def run_here(
-    word: str, job: str | Path, *, changes: list[str] | None = None, runtime: Any = "cohort"
+    word: str,
+    job: str | Path,
+    *,
+    changes: list[str] | None = None,
+    runtime: Any = "cohort",
+    reading: Mapping[str, Any] | None = None,
 ) -> JobResult:
     """Run a query with all files on this machine: [parties] of the job file."""
-    query = read_query(word, job, changes)
+    query = read_query(word, job, changes).read_as(reading)
     return query.verb.conclude(query.options, *sum_here(query, job, f"stats {word}", runtime))
 
 

@@ -17,13 +17,14 @@ Kinds, levels and bounds are declared: nothing about the query is taken from any
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ...config import toml
 from ...data.cells import without_codes
+from ...data.table_files import check_reading, reading_in
 from ...errors import BadJob
 from ...parameters import bad, choice, from_fields, real
 from ...parties.ledger import Ledger
@@ -61,6 +62,9 @@ class DataOptions:
     person: str | None = None  # the column that identifies a row in the history of queries
     edition: str = ""  # to ask the same query again about updated tables, change it
 
+    def check(self) -> None:
+        check_reading("data", **reading_in(vars(self)))
+
 
 @dataclass(frozen=True)
 class SumOptions:
@@ -82,6 +86,12 @@ class Query:
     sums: SumOptions
     parties: Mapping[str, Path]
     word: str
+
+    def read_as(self, reading: Mapping[str, Any] | None) -> Query:
+        """Return the query as a party reads its own file, by other options than the contract's."""
+        data = replace(self.data, **(reading or {}))
+        data.check()
+        return replace(self, data=data)
 
     def agreed_data(self) -> dict[str, Any]:
         """What of the file belongs to the contract besides the program."""

@@ -22,6 +22,7 @@ from ...crypto.digest import Digests
 from ...data.federation import Federation
 from ...data.pipeline import Pipeline
 from ...data.private_preparation import PrivatePreparation
+from ...data.table_files import reading_in
 from ...engine.task import Task
 from ...errors import BadData, BadJob, BadRun, BudgetSpent, ProtocolError, TacitError
 from ...files import write_atomic
@@ -199,7 +200,7 @@ class ClientWork:
             )
         self.program, self.pipeline, self.statistics = program, None, ""
         self.table = read_party_table(
-            self.name, self.data["table"], layout, p.seed, p.private is not None, p.subgroups
+            self.name, self.data["table"], layout, p.seed, p.private is not None, p.subgroups, self.data
         )
         if self.is_small:
             log.warning(
@@ -353,14 +354,17 @@ class ClientWork:
         self.memory = Memory(self.state, run, self.mine.fresh_state())
 
     def _bind_data(self, file: Path) -> None:
-        """One file for one contract: answers on two files that differ by a row differ by that row."""
+        """One file, read in one way, for one contract: answers on two files that differ by a row show it."""
         with open(file, "rb") as data:
             digest = hashlib.file_digest(data, "sha256").digest()
+        if own := reading_in(self.data):  # read by other options, the same bytes are other rows
+            digest = hashlib.sha256(digest + json.dumps(own, sort_keys=True).encode()).digest()
         if self.record.bound.get("data", digest.hex()) != digest.hex():
             raise BadRun(
-                f"{file} is not the file that {self.name!r} answered this job with before: answers on both "
-                "would show the difference. Put the old one "
-                "back, restart the party with --again, or, with hidden sums, change the job's seed."
+                f"{file} is not the file that {self.name!r} answered this job with before, or it is read by "
+                "other options (separator, decimal, encoding): answers on both would show the difference. "
+                "Put the old one back, restart the party with --again, or, with hidden sums, change the "
+                "job's seed."
             )
         self.record.bind("data", digest)
 

@@ -40,7 +40,7 @@ from .elsewhere import Deployed, Elsewhere
 from .plan import Plan, make_plan
 from .preparing import program_of
 
-FORMAT = 4
+FORMAT = 5
 MOST_BYTES = (
     1 << 20
 )  # of a contract's text: a table with thousands of columns and categories takes a tenth of it
@@ -50,6 +50,7 @@ KEYS = (
     "format",
     "federation",
     "server",
+    "above",
     "parties",
     "data",
     "preparation",
@@ -95,9 +96,16 @@ class Contract:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     @classmethod
-    def of(cls, p: Plan, layout: Mapping[str, Any] | None, server: str, shape: Sequence[int]) -> Contract:
+    def of(
+        cls,
+        p: Plan,
+        layout: Mapping[str, Any] | None,
+        server: str,
+        shape: Sequence[int],
+        above: str | None = None,
+    ) -> Contract:
         """The contract of a checked plan. A model that is code has no table: each party has its own, by its
-        own configuration.
+        own configuration. `above` is the federation that the server sends the model to.
         """
         model = models.ALL[p.model]() if isinstance(p.model, str) and p.model in models.ALL else p.model
         program = program_of(p, layout)
@@ -106,6 +114,7 @@ class Contract:
             "format": FORMAT,
             "federation": p.fed.name,
             "server": server,
+            "above": above,
             "parties": list(p.fed.parties),
             "data": None if layout is None else dict(layout),
             # the steps that a party answers before round 0, of the recipe in `data`
@@ -153,6 +162,8 @@ class Contract:
                 "the server's contract does not have the entries of a contract. Do both run the same "
                 "version of tacit?"
             )
+        if tables["above"] is not None and not isinstance(tables["above"], str):
+            raise NotAgreed(f"the server's contract: above is {tables['above']!r}; it must be text.")
         names, shape, classes = tables["parties"], tables["features"], tables["classes"]
         texts = (
             isinstance(names, list)
@@ -215,7 +226,7 @@ class Contract:
                 **{name: t["train"][name] for name in SETTINGS}
                 | {name: own[name] for name in ("loss", "metrics") if name in own},
             )
-            same = Contract.of(p, t["data"], t["server"], t["features"]).text == self.text
+            same = Contract.of(p, t["data"], t["server"], t["features"], t["above"]).text == self.text
         except (TacitError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise NotAgreed(f"the server's contract cannot be used: {error}") from error
         if not same:
@@ -277,8 +288,9 @@ class Contract:
             rows += "; of held-out rows also " + ", ".join(
                 f"{name} by {table.get('name')}" for name, table in t["metrics"].items()
             )
+        above = "" if t["above"] is None else f", which sends the model to the federation {t['above']!r}"
         return (
-            f"contract {self.digest[:12]} of {t['server']!r} in {t['federation']!r}: "
+            f"contract {self.digest[:12]} of {t['server']!r} in {t['federation']!r}{above}: "
             f"{t['algorithm'].get('name')}, model {model}, "
             f"{train['rounds']} rounds, {batch}, {len(t['parties'])} parties; guard: {stages}{rows}"
         )
@@ -490,6 +502,7 @@ class Agreement:
     lifetime: float | None = None  # most ε of all private releases about the party's data (jobs/lifetime.py)
     approved: Approved = dataclasses.field(default_factory=Approved)  # code that the owner approved
     read_template: Callable[[Path], Mapping[str, Any]] | None = None  # the contract's tables of a job file
+    above: str | None = None  # the federation that its own is under, by its kit
 
     def check_offer(self, offered: Contract, accepted: Sequence[Mapping[str, Any]] = ()) -> Plan:
         """The plan of an offered contract, or NotAgreed. `accepted` are contracts this party accepted before:
@@ -504,10 +517,16 @@ class Agreement:
                     "runs the server."
                 )
             return offered.plan(approved=self.approved)
-        ours = {"federation": self.federation, "server": self.server, "parties": list(self.parties)}
+        ours = {
+            "federation": self.federation,
+            "server": self.server,
+            "above": self.above,
+            "parties": list(self.parties),
+        }
         wrong = [name for name, value in ours.items() if offered.tables[name] != value]
         if wrong:
-            raise NotAgreed(f"the server's job names another {wrong[0]} than this party's kit. {AGREE}")
+            what = "federation above" if wrong[0] == "above" else wrong[0]
+            raise NotAgreed(f"the server's job names another {what} than this party's kit. {AGREE}")
         p = offered.plan(approved=self.approved)
         self.limits.check_contract(offered, p, accepted)
         return p

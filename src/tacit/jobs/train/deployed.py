@@ -210,6 +210,7 @@ def agreement(kit: Kit, path: str | Path | None) -> Agreement:
         kit.federation,
         kit.server,
         clients_of(kit),
+        above=kit.above,
         lifetime=read_lifetime(kit.directory),
         approved=approved,
         read_template=lambda file: _agreed_contract(kit, file, approved).tables,
@@ -225,7 +226,7 @@ def _agreed_contract(kit: Kit, path: str | Path, approved: Approved) -> Contract
     fed, table = federation(kit, layout, options), layout_of(layout, options)
     with toml.named(path):
         p = make_plan(fed, **options, runtime=Deployed(kit, table))
-    return Contract.of(p, table, kit.server, list(fed.rows.x.shape[1:]))
+    return Contract.of(p, table, kit.server, list(fed.rows.x.shape[1:]), kit.above)
 
 
 def layout_of(layout: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,6 +244,7 @@ def take_part(
     again: bool = False,
     watch: Callable[[dict[str, Any]], None] = lambda event: None,
     loop: Exchange | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run a client's part until the server ends the run; return what it contributed and saw.
 
@@ -250,7 +252,8 @@ def take_part(
     Without one, default limits apply. `device` is where this party trains. `again` allows one more run of a
     job in the clear that this party has answered before. `watch` is called with what happens: {"kind":
     "waiting", "accepted", "prepared" or "answered", "sent", "received", …}. `loop` leads to a training loop
-    of this party's own, which reads its rows itself: `data` is then None.
+    of this party's own, which reads its rows itself: `data` is then None. `reading`: separator, decimal and
+    encoding of `data`, where they are not those of the job.
     """
     if kit.role != "client":
         raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); --data is given with a client's kit.")
@@ -273,7 +276,7 @@ def take_part(
                 contributed = await link.run(
                     lambda me: member(
                         me,
-                        data={} if data is None else {"table": str(data)},
+                        data={} if data is None else {"table": str(data), **(reading or {})},
                         state=str(folder),
                         boss=kit.server,
                         agreement=ours,
@@ -304,7 +307,12 @@ def take_part(
     }
 
 
-def check_party(kit: Kit, job: str | Path | None, data: str | Path | None) -> list[tuple[str, str]]:
+def check_party(
+    kit: Kit,
+    job: str | Path | None,
+    data: str | Path | None,
+    reading: Mapping[str, Any] | None = None,
+) -> list[tuple[str, str]]:
     """Check everything that can be known before a run; return (what was checked, "" or the problem)."""
     if kit.role == "hub":
         raise BadKit("this is the hub's kit, which is no party. Run it with `tacit hub`.")
@@ -335,7 +343,7 @@ def check_party(kit: Kit, job: str | Path | None, data: str | Path | None) -> li
             if data is None:
                 return None
             is_private = plan.private is not None
-            table = read_party_table(kit.name, data, layout, plan.seed, is_private, plan.subgroups)
+            table = read_party_table(kit.name, data, layout, plan.seed, is_private, plan.subgroups, reading)
             table.encode()
             return table
 

@@ -35,12 +35,13 @@ async def member(
 ) -> dict[str, Any]:
     """Run the program of a client; return what it contributed.
 
-    `data` is {"table": a file of its own} or {"folder": a folder that `save_rows` wrote}; `state` is a folder
-    for its state; `agreement` is what its owner agreed to (None only where one user runs all parties on one
-    machine); `device` is where it trains; `again` allows one more run of a contract in the clear; `watch` is
-    called with {"kind": "accepted" or "answered", …} for a display; `code` is what `code_spec` returned, of
-    the user who runs all parties on one machine; `loop` leads to the owner's training loop, if there is one;
-    `owner` decides about every job and keeps the log of what is answered.
+    `data` is {"table": a file of its own, and how it is read where that is not as agreed} or {"folder": a
+    folder that `save_rows` wrote}; `state` is a folder for its state; `agreement` is what its owner agreed to
+    (None only where one user runs all parties on one machine); `device` is where it trains; `again` allows
+    one more run of a contract in the clear; `watch` is called with {"kind": "accepted" or "answered", …} for
+    a display; `code` is what `code_spec` returned, of the user who runs all parties on one machine; `loop`
+    leads to the owner's training loop, if there is one; `owner` decides about every job and keeps the log of
+    what is answered.
     """
     work = ClientWork(me.name, data, Path(state), model, agreement, device, again, watch, code, loop, owner)
 

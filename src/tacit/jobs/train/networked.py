@@ -143,14 +143,16 @@ class NetworkedTrainer(MessageTrainer):
     def contract(self) -> Contract:
         """Return the contract that every party has to agree to."""
         runtime = self.plan.through
-        layout, server = (
-            (runtime.layout, runtime.kit.server) if isinstance(runtime, Deployed) else (None, SERVER)
+        layout, server, above = (
+            (runtime.layout, runtime.kit.server, runtime.kit.above)
+            if isinstance(runtime, Deployed)
+            else (None, SERVER, None)
         )
         p = self.plan
         has_table = isinstance(p.model, str | ParameterShapes | models.OwnModel)
         if p.client is not None and not has_table and type(p.model) not in models.ALL.values():
             p = replace(p, model=ParameterShapes.of(self.task.module))
-        return Contract.of(p, layout, server, list(self.task.x.shape[1:]))
+        return Contract.of(p, layout, server, list(self.task.x.shape[1:]), above)
 
     def testers(self) -> list[str]:
         """Return who holds back rows, as stated when joining.

@@ -22,7 +22,7 @@ from ...data.private_preparation import PrivatePreparation
 from ...data.recipe import Recipe
 from ...data.skews import USUAL_ROWS
 from ...data.subgroups import Subgroups
-from ...data.table_files import check_encoding, read_table
+from ...data.table_files import check_reading, read_table, reading_in
 from ...data.table_options import MISSING_LABEL
 from ...errors import BadData, BadJob, BadParameter
 from ...files import write_atomic
@@ -86,13 +86,7 @@ class TableLayout:
         if bool(self.mean) != bool(self.std):
             given, other = ("mean", "std") if self.mean else ("std", "mean")
             raise bad("[data]", given, list(getattr(self, given)), f"given together with {other}")
-        if len(self.separator) > 1:
-            raise bad("[data]", "separator", self.separator, "one character, like ';'")
-        if self.decimal not in ("", ".", ","):
-            raise bad("[data]", "decimal", self.decimal, "'.' or ','")
-        if self.separator and self.separator == self.decimal:
-            raise bad("[data]", "decimal", self.decimal, "different from the separator")
-        check_encoding("[data]", self.encoding or None)
+        check_reading("[data]", **reading_in(vars(self)))
         self._check_people()
         if self.small == "merge":
             raise BadJob(
@@ -125,7 +119,7 @@ class AgreedTable(NamedTuple):
     label: str
     labels: list[str] | None  # None: a regression
     held_fraction: float
-    reading: dict[str, str]  # separator, decimal and encoding, where they are given
+    reading: dict[str, Any]  # separator, decimal and encoding, where they are given
     fit: str  # as it is written; empty: not at all
     group: str  # the column that says whose a row is; empty: each row is somebody else's
     time: str
@@ -194,7 +188,7 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
             "[data]: both test_after and held_fraction are given; the held-out rows are those of test_after "
             "and later. Leave one of them out."
         )
-    reading = {k: v for k in ("separator", "decimal", "encoding") if (v := getattr(layout, k))}
+    reading = reading_in(vars(layout))
     time = layout.time or (next(iter(layout.dates), "") if layout.test_after else "")
     agreed = AgreedTable(
         recipe,
@@ -390,12 +384,13 @@ def read_party_table(
     seed: int,
     one_by_one: bool = False,
     subgroups: Sequence[str] = (),
+    reading: Mapping[str, Any] | None = None,
 ) -> PartyTable:
     """Read a party's own file: columns, categories and labels are the job's.
 
     With `one_by_one`, and with fit_epsilon, each row, or person, is held out by itself, whatever the other
     rows are: where an ε is claimed for it, its presence must not move others. `subgroups` are those of the
-    job.
+    job. `reading`: separator, decimal and encoding of this file, where they are not those of the job.
     """
     if layout is None:
         raise BadJob(
@@ -405,7 +400,7 @@ def read_party_table(
     agreed = read_layout(layout)
     recipe, label, labels = agreed.recipe, agreed.label, agreed.labels
     file = Path(path)
-    frame = read_table(file, **agreed.reading)  # type: ignore[arg-type]
+    frame = read_table(file, **(agreed.reading | reading_in(reading or {})))
     known = [str(c) for c in frame.columns]
     if label not in known:
         raise BadData(

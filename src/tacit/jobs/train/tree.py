@@ -19,7 +19,7 @@ from typing import Any
 from ... import __version__
 from ...algorithms.types import State
 from ...engine.task import Task
-from ...errors import BadParameter, TacitError
+from ...errors import BadKit, BadParameter, TacitError
 from ...parameters import real, whole
 from ...parties.ledger import Ledger
 from ...parties.party import Party
@@ -27,6 +27,7 @@ from ...protocols import picking
 from ...protocols import rounds as below
 from ...protocols import tree as protocol
 from ...runs import Event
+from ...runtimes.kits import Kit
 from ...runtimes.link import Link
 from ...runtimes.streaming import Emitter
 from ..devices import placed
@@ -42,7 +43,13 @@ from .preparing import program_of
 from .traffic import wire_size
 from .trainer import Records, RoundRecord, RunContext
 
-OWN = ("federation", "server", "parties", "preparation")  # entries of a contract that are an edge's own
+OWN = (
+    "federation",
+    "server",
+    "above",
+    "parties",
+    "preparation",
+)  # entries of a contract that are an edge's own
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,18 @@ def check_plan(p: Plan) -> None:
         raise BadParameter(f"a hierarchy of real parties cannot have this job: {why}.")
 
 
+def check_above(kit: Kit, upper: Kit) -> None:
+    """Raise BadKit unless the kits of an edge's federation name the federation that gets its model."""
+    if kit.above == upper.federation:
+        return
+    says = "name no federation above" if kit.above is None else f"name {kit.above!r} as the federation above"
+    raise BadKit(
+        f"the kits of {kit.federation!r} {says}, and --under gives the kit of {upper.federation!r}. Parties "
+        f'are told who else gets the model: write above = "{upper.federation}" into the federation file of '
+        f"{kit.federation!r}, run `tacit provision` again, and give each party its party.toml."
+    )
+
+
 def text_of_job(contract: Contract, parent: tuple[str, str, tuple[str, ...]], period: int) -> str:
     """Return what the server above and all edges must have in common; they compare its digest."""
     common = {k: v for k, v in contract.tables.items() if k not in OWN}
@@ -109,6 +128,7 @@ class EdgeTrainer(NetworkedTrainer):
         super().__init__(task, starts, plans, context)
         check_plan(self.plan)
         self.edge: Edge = self.through.tree  # type: ignore[union-attr]
+        check_above(self.through.kit, self.edge.kit)  # type: ignore[union-attr]
         self.name = "an edge of parties on their own machines"
         self.weight = float(context.metadata.get("edge weight", 0.0))  # since the last exchange
         self.upper = Ledger()

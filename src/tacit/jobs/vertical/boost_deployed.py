@@ -38,7 +38,7 @@ from .boost_result import VerticalBoostResult
 from .boost_rows import read_target, to_tensor
 from .regress_deployed import check_matched, match_rows, read_complete, roles
 from .regress_policy import RegressPolicy, admit_rows
-from .split_deployed import check_vacant, job_digest, run_everyone, run_with_party_kit
+from .split_deployed import check_vacant, job_digest, read_as, run_everyone, run_with_party_kit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -291,10 +291,14 @@ class _Inputs:
 
 
 def run_here(
-    path: str | Path, out: str | Path, runtime: Any = None, ledger: Ledger | None = None
+    path: str | Path,
+    out: str | Path,
+    runtime: Any = None,
+    ledger: Ledger | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> VerticalBoostResult:
     """Run all parties of a job on this machine, each with its file in the job: for a test."""
-    job = read(path)
+    job = read_as(read(path), reading)
     ledger = Ledger() if ledger is None else ledger
     results = run_everyone(
         VERB,
@@ -324,6 +328,7 @@ def take_part(
     patience: float = 300.0,
     wait: float | None = None,
     state: str | Path | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run one party of a job over the federation's hub.
 
@@ -346,4 +351,5 @@ def take_part(
         wait,
         check_place,
         state="" if state is None else str(state),
+        reading=reading,
     )

@@ -28,7 +28,7 @@ from ...stats.columns import text_of
 from ..kit_run import telling
 from .boost_parts import BoostPart, HelperPart, is_part, read_any
 from .boost_programs import find_unit
-from .joint_prediction import check_output, predict_with_kit
+from .joint_prediction import NO_READING, check_output, predict_with_kit
 from .regress_deployed import match_rows
 from .split_deployed import check_same_job
 
@@ -91,6 +91,7 @@ async def run_prediction(
     duplicates: str = "refuse",
     wait: float | None = None,
     receiver: str = "",
+    reading: Mapping[str, Any] = NO_READING,
 ) -> dict[str, Any]:
     """Run a party of a joint prediction with its saved part; the receiver writes to `out`."""
     part = read_any(folder)
@@ -106,7 +107,7 @@ async def run_prediction(
     me.ledger.stamp(OPENED if part.helper else OPENED_WITHOUT_HELPER)
     mark = _digest(part.job, part.rows, part.mark, receiver)
     await check_same_job(me, (*names, *([part.helper] if part.helper else [])), mark, wait)
-    entry = {"id": part.id, "duplicates": duplicates}
+    entry = {"id": part.id, "duplicates": duplicates, **reading}
     columns = part.bins.bins.names
     frame, notes, _ = await match_rows(me, file, entry, names, kit, columns, needed=[part.id])
     notes = [*_note_new_values(part, frame, file), *notes]
@@ -196,6 +197,7 @@ def predict_part(
     duplicates: str = "refuse",
     wait: float | None = None,
     receiver: str = "",
+    reading: Mapping[str, Any] = NO_READING,
 ) -> dict[str, Any]:
     """Run one party of a joint prediction over the federation's hub."""
     with telling(kit):
@@ -213,6 +215,7 @@ def predict_part(
         patience=patience,
         force=force,
         duplicates=duplicates,
+        reading=dict(reading),
         wait=wait,
         receiver=receiver,
     )
@@ -233,6 +236,7 @@ def predict_here(
     force: bool = False,
     duplicates: str = "refuse",
     receiver: str = "",
+    reading: Mapping[str, Any] = NO_READING,
 ) -> dict[str, Any]:
     """Predict with all parts and files on this machine."""
     places = [f.parent for f in sorted(Path(folder).glob("*/part.json"))]
@@ -262,6 +266,7 @@ def predict_here(
             file=files.get(n, ""),
             out=str(out),
             duplicates=duplicates,
+            reading=dict(reading),
             receiver=receiver,
         )
         for n, (_, place) in parts.items()

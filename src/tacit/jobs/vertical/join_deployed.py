@@ -37,7 +37,7 @@ from .join_shares import check_how
 from .join_shares_deployed import admit_match, asked_columns, read_plan, run_helper, run_holder
 from .regress_deployed import check_matched, match_rows, read_complete, roles
 from .regress_policy import admit_rows
-from .split_deployed import check_same_job, job_digest, run_everyone, run_with_party_kit
+from .split_deployed import check_same_job, job_digest, read_as, run_everyone, run_with_party_kit
 
 if TYPE_CHECKING:
     from ...runtimes.kits import Kit
@@ -216,10 +216,14 @@ def _write(me: Party, out: str, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_here(
-    path: str | Path, out: str | Path, runtime: Any = None, ledger: Ledger | None = None
+    path: str | Path,
+    out: str | Path,
+    runtime: Any = None,
+    ledger: Ledger | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run all parties of a job on this machine, each with its file in the job: for a test."""
-    job = read(path)
+    job = read_as(read(path), reading)
     holders, _ = roles(job["parties"])
     results = run_everyone("join", path, job, run_party, out, runtime, ledger)
     notes = list(dict.fromkeys(n for r in results.values() for n in r["notes"]))
@@ -233,6 +237,7 @@ def take_part(
     out: str | Path | None,
     patience: float = 300.0,
     wait: float | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run one party of a job over the federation's hub."""
-    return run_with_party_kit("join", kit, path, read, run_party, file, out, patience, wait)
+    return run_with_party_kit("join", kit, path, read, run_party, file, out, patience, wait, reading=reading)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ...data.table_files import check_table_name
@@ -14,6 +15,8 @@ from .split_parts import check_writable
 
 if TYPE_CHECKING:
     from ...runtimes.kits import Kit
+
+NO_READING: Mapping[str, Any] = MappingProxyType({})  # separator, decimal and encoding: none is given
 
 
 def check_output(out: str | Path, force: bool) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from ...config import toml
 from ...config.vertical import LinkParty, LinkSettings, read_parties
-from ...data.table_files import read_header, read_table, write_table
+from ...data.table_files import read_chunks, read_header, read_table, reading_in, write_table
 from ...errors import BadData, BadJob, BadParameter
 from ...files import write_atomic
 from ...parameters import from_fields, hold_to_type, nearest
@@ -32,7 +32,15 @@ from .link import make_plan
 from .link_program import LinkPlan, LinkPolicy, check_policy, link_rows, serve
 from .query_log import QueryLog
 from .regress_deployed import roles
-from .split_deployed import check_same_job, job_digest, policy_in, run_everyone, run_with_party_kit
+from .split_deployed import (
+    check_same_job,
+    job_digest,
+    names_of,
+    policy_in,
+    read_as,
+    run_everyone,
+    run_with_party_kit,
+)
 
 if TYPE_CHECKING:
     from ...runtimes.kits import Kit
@@ -83,17 +91,18 @@ def _plan(job: Mapping[str, Any]) -> LinkPlan:
     return make_plan(s["fields"], s["threshold"], s["blocks"], s["overlap"], s["max_block"])
 
 
-def read_columns(file: str, plan: LinkPlan, columns: Mapping[str, str]) -> dict[str, list[str]]:
-    """Read the fields of a party's table as text; `columns`: its own name of each field."""
+def read_columns(file: str, plan: LinkPlan, entry: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Read the fields of a party's table as text; `columns` of its entry: its own name of each field."""
+    columns = entry.get("columns", {})
     own = {f.name: columns.get(f.name, f.name) for f in plan.fields}
-    known = list(read_header(file).names)
+    known = list(names_of(file, entry))
     absent = [c for c in own.values() if c not in known]
     if absent:
         raise BadData(
             f"{file} has no column {absent[0]!r}. {nearest(absent[0], known)} If the party has another name "
             "for a field, give it in the job: columns = {field = name}."
         )
-    table = read_table(file, ids=tuple(dict.fromkeys(own.values())))
+    table = read_table(file, ids=tuple(dict.fromkeys(own.values())), **reading_in(entry))
     if not len(table):
         raise BadData(f"{file} has no rows.")
     return {name: list(map(str, table[column].tolist())) for name, column in own.items()}
@@ -109,7 +118,7 @@ async def run_party(
     texts = {}
     if me.name != helper:
         check_policy(policy, plan, columns)
-        texts = read_columns(file, plan, columns)
+        texts = read_columns(file, plan, parties[me.name])
     await check_same_job(me, parties, job_digest(job), wait)
     if me.name == helper:
         value = await serve(me, holders)
@@ -118,16 +127,21 @@ async def run_party(
         other = next(n for n in holders if n != me.name)
         QueryLog(Path(kit) / QUERIES).admit(other, policy.queries_per_day)
     result = await link_rows(me, texts, plan.to_dict(), holders, helper, asdict(policy), policy_in(kit))
-    return _write(me, file, out, result)
+    return _write(me, file, out, result, parties[me.name])
 
 
-def _write(me: Party, file: str, out: str, result: dict[str, Any]) -> dict[str, Any]:
+def _write(
+    me: Party, file: str, out: str, result: dict[str, Any], entry: Mapping[str, Any]
+) -> dict[str, Any]:
+    import pandas as pd
+
     place = Path(out)
     place.mkdir(parents=True, exist_ok=True)
     rows: Sequence[int] = np.asarray(result.pop("rows")).tolist()
-    header = read_header(file)
-    table = read_table(file, ids=tuple(header.names))  # all columns as they are written
-    write_table(table.iloc[rows], place / LINKED, header.separator or ",")
+    reading = reading_in(entry)
+    header = read_header(file, reading.get("separator"), reading.get("encoding"))
+    table = pd.concat(read_chunks(file, header.names, **reading))  # all columns as they are written
+    write_table(table.iloc[rows], place / LINKED, header.separator)
     content = {"people": len(rows), **result}
     write_atomic(
         place / "part.json",
@@ -138,10 +152,14 @@ def _write(me: Party, file: str, out: str, result: dict[str, Any]) -> dict[str, 
 
 
 def run_here(
-    path: str | Path, out: str | Path, runtime: Any = None, ledger: Ledger | None = None
+    path: str | Path,
+    out: str | Path,
+    runtime: Any = None,
+    ledger: Ledger | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run all parties of a job on this machine, each with its file in the job: for a test."""
-    job = read(path)
+    job = read_as(read(path), reading)
     holders, _ = roles(job["parties"])
     for name in holders:
         if not job["parties"][name].get("file"):
@@ -161,6 +179,7 @@ def take_part(
     out: str | Path | None,
     patience: float = 300.0,
     wait: float | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run one party of a job over the federation's hub."""
-    return run_with_party_kit("link", kit, path, read, run_party, file, out, patience, wait)
+    return run_with_party_kit("link", kit, path, read, run_party, file, out, patience, wait, reading=reading)

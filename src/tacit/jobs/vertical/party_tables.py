@@ -13,7 +13,7 @@ import torch
 from ...config.vertical import TableParty
 from ...data.cells import to_text
 from ...data.recipe import OTHER, Recipe
-from ...data.table_files import read_table, write_table
+from ...data.table_files import read_table, reading_in, write_table
 from ...data.tables import from_frame
 from ...data.vertical import Columns
 from ...errors import BadData
@@ -26,7 +26,7 @@ TABLE = {f.name for f in fields(TableParty)}
 def table_of(file: str | Path, entry: Mapping[str, Any], regression: bool = False) -> Columns:
     """Read a party's table as its entry in the job file says."""
     settings = TableParty(**{k: v for k, v in entry.items() if k in TABLE})
-    frame = read_table(file, ids=(settings.id,))
+    frame = read_table(file, ids=(settings.id,), **reading_in(entry))
     label = settings.label or None
     leave = {settings.id, settings.label, *settings.drop}
     values = settings.categories if isinstance(settings.categories, dict) else {}
@@ -62,7 +62,9 @@ def table_of(file: str | Path, entry: Mapping[str, Any], regression: bool = Fals
     return table if isinstance(table, Columns) else Columns.of(table)
 
 
-def read_new_rows(file: str | Path, share: SplitShare) -> tuple[Columns, list[str]]:
+def read_new_rows(
+    file: str | Path, share: SplitShare, reading: Mapping[str, Any]
+) -> tuple[Columns, list[str]]:
     """Read rows to predict; return them and notes on cells that are missing or new, for this party alone.
 
     A missing column is an error that names it. A missing cell and a category that was not seen in training
@@ -70,7 +72,7 @@ def read_new_rows(file: str | Path, share: SplitShare) -> tuple[Columns, list[st
     """
     recipe = share.recipe
     assert recipe is not None
-    frame = read_table(file, ids=(share.id,))
+    frame = read_table(file, ids=(share.id,), **reading)
     try:
         x = recipe.transform(frame)
     except BadData as error:

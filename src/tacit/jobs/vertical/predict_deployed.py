@@ -20,7 +20,7 @@ from ...runtimes.choose import choose_runtime
 from ..kit_run import telling
 from ..threads import is_small, one_thread_if
 from . import split_parts as parts
-from .joint_prediction import check_output, predict_with_kit
+from .joint_prediction import NO_READING, check_output, predict_with_kit
 from .party_tables import read_new_rows, write_predictions
 from .split_deployed import align_parties
 
@@ -36,6 +36,7 @@ async def run_prediction(
     kit: str = "",
     duplicates: str = "refuse",
     wait: float | None = None,
+    reading: Mapping[str, Any] = NO_READING,
 ) -> dict[str, Any]:
     """Run a party of a joint prediction with its saved part; the holder of the top writes to `out`."""
     share = parts.read(folder)
@@ -49,7 +50,7 @@ async def run_prediction(
     if me.name in route.sources:
         if not file:
             raise BadData(f"{me.name!r} has columns in this network; give the file with its rows.")
-        table, new_values = read_new_rows(file, share)
+        table, new_values = read_new_rows(file, share, reading)
     first = [n for n in route.sources if n == route.stops[-1]]
     holders = (*first, *(n for n in route.sources if n not in first))
     table, count, order, notes, _ = await align_parties(
@@ -77,6 +78,7 @@ def predict_part(
     force: bool = False,
     duplicates: str = "refuse",
     wait: float | None = None,
+    reading: Mapping[str, Any] = NO_READING,
 ) -> dict[str, Any]:
     """Run one party of a joint prediction over the federation's hub."""
     with telling(kit):
@@ -94,6 +96,7 @@ def predict_part(
             patience=patience,
             force=force,
             duplicates=duplicates,
+            reading=dict(reading),
             wait=wait,
         )
 
@@ -106,6 +109,7 @@ def predict_here(
     ledger: Ledger | None = None,
     force: bool = False,
     duplicates: str = "refuse",
+    reading: Mapping[str, Any] = NO_READING,
 ) -> dict[str, Any]:
     """Predict with all parts and files on this machine."""
     places = {p.parent for p in Path(folder).glob("*/part.json")}
@@ -124,7 +128,12 @@ def predict_here(
     )  # a folder may contain several predictors
     programs = {
         n: functools.partial(
-            run_prediction, folder=str(shares[n]), file=files.get(n, ""), out=str(out), duplicates=duplicates
+            run_prediction,
+            folder=str(shares[n]),
+            file=files.get(n, ""),
+            out=str(out),
+            duplicates=duplicates,
+            reading=dict(reading),
         )
         for n in names
     }

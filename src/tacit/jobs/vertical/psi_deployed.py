@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 from ...crypto import group
 from ...data.cells import show_row
 from ...data.identifiers import IdSet, identify
-from ...data.table_files import check_table_name, read_chunks, read_header, write_table
+from ...data.table_files import check_decimal, check_table_name, read_chunks, read_header, write_table
 from ...errors import BadData, BadKit
 from ...files import check_free, write_atomic
 from ...parameters import bad, nearest
@@ -34,18 +34,19 @@ if TYPE_CHECKING:
     from ...runtimes.kits import Kit
 
 RECORD = "psi-resume"  # in the kit: what a party that is stopped resumes from
+Reading = Mapping[str, Any] | None  # separator, decimal and encoding of a CSV file, where they are given
 AT_ONCE = 1 << 18  # rows of a file read at a time: only digests of ids are kept in memory
 
 
-def read_ids(file: str | Path, column: str) -> IdSet:
+def read_ids(file: str | Path, column: str, reading: Reading = None) -> IdSet:
     """Read the ids in a column of a .csv file, as text, in one pass."""
-    return identify(_column(Path(file), column), f"{file}, column {column!r}")
+    return identify(_column(Path(file), column, reading), f"{file}, column {column!r}")
 
 
-def read_values(file: str | Path, column: str) -> list[int]:
+def read_values(file: str | Path, column: str, reading: Reading = None) -> list[int]:
     """Read a column of integers."""
     values = []
-    for row, text in enumerate(_column(Path(file), column)):
+    for row, text in enumerate(_column(Path(file), column, reading)):
         try:
             values.append(int(text))
         except ValueError:
@@ -56,20 +57,32 @@ def read_values(file: str | Path, column: str) -> list[int]:
     return values
 
 
-def _column(file: Path, column: str) -> Iterator[str]:
-    for chunk in read_chunks(file, [column]):
+def exact(file: str | Path, reading: Reading) -> dict[str, Any]:
+    """Check `reading` against a file; return it for columns that are read exactly as they are written."""
+    how = dict(reading or {})
+    check_decimal(file, **how)
+    return {key: value for key, value in how.items() if key != "decimal"}
+
+
+def _column(file: Path, column: str, reading: Reading) -> Iterator[str]:
+    for chunk in read_chunks(file, [column], **exact(file, reading)):
         yield from chunk[column].tolist()
 
 
-def write_rows(file: str | Path, rows: np.ndarray, out: str | Path) -> None:
-    """Write these rows of a table, in this order, into another file; −1 is a row of empty cells."""
+def write_rows(file: str | Path, rows: np.ndarray, out: str | Path, reading: Reading = None) -> None:
+    """Write these rows of a table, in this order, into another file; −1 is a row of empty cells.
+
+    The separator is the table's. With decimal="," in `reading`, columns of numbers get decimal points.
+    """
     import pandas
 
-    table = pandas.concat([chunk.loc[chunk.index.isin(rows)] for chunk in read_chunks(file)])
+    how = dict(reading or {})
+    table = pandas.concat([chunk.loc[chunk.index.isin(rows)] for chunk in read_chunks(file, **how)])
     selected = table.loc[rows[rows >= 0]]
     missing = pandas.DataFrame("", index=range(int((rows < 0).sum())), columns=table.columns)
     parts = [selected, missing] if len(missing) else selected
-    write_table(parts, out, read_header(file).separator)
+    header = read_header(file, how.get("separator"), how.get("encoding"))
+    write_table(parts, out, header.separator)
 
 
 def match_with(
@@ -90,20 +103,21 @@ def match_with(
     wait: float | None = None,
     patience: float = 300.0,
     scratch: str | Path | None = None,
+    reading: Reading = None,
 ) -> dict[str, Any]:
     """Run this party: find the rows of `file` whose ids the others hold, and write them with the ledger.
 
     The rows are written in an order common to all parties. join="left": the receiver's other rows follow, and
     the other party writes as many rows of empty cells. `policy`: a policy file (default: policy.toml in the
     kit, or else the default policy) for queries of others. Queries and the ledger are recorded in the kit.
-    If this party cannot start, the others are told. `scratch`: a folder for the files of a table that is
-    matched on disk (default: next to `out`).
+    If this party cannot start, the others are told. `reading` is how `file` is read: separator, decimal,
+    encoding. `scratch`: a folder for the files of a table that is matched on disk (default: next to `out`).
     """
     with scratch_in(scratch, out) as space:
         with telling(kit):
             prepared = _prepare(
                 *(kit, file, id, others, receiver, reveal, method, values, limit, join, out, force),
-                *(policy, wait, space),
+                *(policy, wait, reading, space),
             )
         return prepared.run(file, out, patience)
 
@@ -119,6 +133,7 @@ class _Match:
     join: str
     ids: IdSet | StoredSet
     program: Program
+    reading: Reading
     space: Scratch
 
     def run(self, file: str | Path, out: str | Path | None, patience: float) -> dict[str, Any]:
@@ -132,7 +147,8 @@ class _Match:
         if isinstance(ids, StoredSet):
             if result["rows"] is not None and out is not None:
                 shared = result["rows"]
-                write_shared(Path(file), ids, shared, Path(out), self.space, kept, is_kept, self.join)
+                how = dict(self.reading or {})
+                write_shared(Path(file), ids, shared, Path(out), self.space, kept, is_kept, self.join, how)
         elif result["rows"] is not None:
             rows = join_rows(ids, result["rows"], kept, is_kept, self.join)
         value = {
@@ -146,7 +162,7 @@ class _Match:
         if kit.directory is not None:
             value["ledger_of_party"] = str(kit.directory / NAME)
         value |= {} if rows is not None or result["rows"] is None or out is None else {"out": str(out)}
-        return write_result(file, rows, out, ledger, value)
+        return write_result(file, rows, out, ledger, value, self.reading)
 
     async def _run_and_conclude(self, me: Party) -> dict[str, Any]:
         result: dict[str, Any] = await self.program(me)
@@ -170,6 +186,7 @@ def _prepare(
     force: bool,
     policy: str | Path | None,
     wait: float | None,
+    reading: Reading,
     space: Scratch,
 ) -> _Match:
     """Check the options and read the ids, before the hub is asked for anything."""
@@ -196,9 +213,9 @@ def _prepare(
     group.ready()
     has_buckets = not many and method != "dh" and reveal in ("both", "receiver")
     ids = (
-        read_ids_into(space, Path(file), id, None if out is None else Path(out))
+        read_ids_into(space, Path(file), id, None if out is None else Path(out), exact(file, reading))
         if has_buckets
-        else read_ids(file, id)
+        else read_ids(file, id, reading)
     )
     if (reveal == "sum" and kit.name != first) != (values is not None):
         raise bad(
@@ -207,7 +224,7 @@ def _prepare(
             values,
             "a column of whole numbers at the sender with reveal='sum', and not given otherwise",
         )
-    numbers = [] if values is None else _read_values(file, values, ids)
+    numbers = [] if values is None else _read_values(file, values, ids, reading)
     rest = sorted(names - {first})
     rules = read_policy(policy, kit.directory)
     queries = None if kit.directory is None else QueryLog(kit.directory / QUERIES)
@@ -256,7 +273,7 @@ def _prepare(
             )
         )
 
-    return _Match(kit, frozenset(names), first, reveal, join, ids, program, space)
+    return _Match(kit, frozenset(names), first, reveal, join, ids, program, reading, space)
 
 
 def _sizes(name: str, names: AbstractSet[str], own_size: int, result: dict[str, Any]) -> dict[str, int]:
@@ -305,19 +322,20 @@ def match_here(
     force: bool = False,
     policy: str | Path | None = None,
     runtime: Any = None,
+    reading: Reading = None,
 ) -> dict[str, Any]:
     """Run both parties on this machine, for a test.
 
     `file` is the receiver's; `other` is the sender's, with `values` a column of it and `policy` its policy
-    file.
+    file. `reading` is how both are read.
     """
     if out is not None:
         for path in (out, f"{out}.ledger.json"):
             check_free(path, force, [file, other])
         check_table_name(out, "psi: --out ")
     check_join("tacit psi", "join", join, 2, reveal == "both")
-    sets = [read_ids(file, id), read_ids(other, id)]
-    numbers = None if values is None else _read_values(other, values, sets[1])
+    sets = [read_ids(file, id, reading), read_ids(other, id, reading)]
+    numbers = None if values is None else _read_values(other, values, sets[1], reading)
     # the ids are normalized digests already; normalization does not change hexadecimal text
     texts = [[d.tobytes().hex() for d in s.digests] for s in sets]
     if join == "left":
@@ -346,6 +364,7 @@ def match_here(
             "method": result.method,
             "notes": [note for s in sets for note in s.notes],
         },
+        reading,
     )
 
 
@@ -368,21 +387,26 @@ def participants(kit: Kit, others: Sequence[str]) -> set[str]:
     return names
 
 
-def _read_values(file: str | Path, column: str, ids: IdSet | StoredSet) -> list[int]:
+def _read_values(file: str | Path, column: str, ids: IdSet | StoredSet, reading: Reading) -> list[int]:
     if len(ids) < ids.total:
         raise BadData(
             f"{file}: some rows have a duplicate or empty id, so their values are ambiguous. "
             f"{' '.join(ids.notes)} Sum or drop them first."
         )
-    return read_values(file, column)
+    return read_values(file, column, reading)
 
 
 def write_result(
-    file: str | Path, rows: np.ndarray | None, out: str | Path | None, ledger: Ledger, value: dict[str, Any]
+    file: str | Path,
+    rows: np.ndarray | None,
+    out: str | Path | None,
+    ledger: Ledger,
+    value: dict[str, Any],
+    reading: Reading = None,
 ) -> dict[str, Any]:
     if out is not None:
         if rows is not None:
-            write_rows(file, rows, out)
+            write_rows(file, rows, out, reading)
             value["out"] = str(out)
         ledger_path = Path(out).with_name(Path(out).name + ".ledger.json")
         write_atomic(ledger_path, json.dumps(ledger.to_dict(), indent=1))

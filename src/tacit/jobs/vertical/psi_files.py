@@ -14,10 +14,10 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +35,7 @@ log = logging.getLogger("tacit.party")
 IN_MEMORY = 1 << 22  # rows up to which ids stay in memory: about 300 MB
 PREFIX = ".tacit-psi-"
 LOCK = "lock"
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 SORTED = 1 << 19  # rows of a table that are put in order at once
 PAIR = 16  # bytes of a row's number and its position in the result
 ROW = 3 * RECORD  # bytes on disk for each row: its id, once more in a bucket, and once more if it is shared
@@ -138,11 +139,16 @@ def scratch_in(directory: str | Path | None, out: str | Path | None) -> Scratch:
     return Scratch(Path(tempfile.gettempdir() if out is None else Path(out).parent))
 
 
-def read_ids_into(scratch: Scratch, file: Path, column: str, out: Path | None) -> IdSet | StoredSet:
-    """Read the ids in a column in one pass: into memory up to `IN_MEMORY` rows, or into files."""
+def read_ids_into(
+    scratch: Scratch, file: Path, column: str, out: Path | None, how: Mapping[str, Any] = NO_OPTIONS
+) -> IdSet | StoredSet:
+    """Read the ids in a column in one pass: into memory up to `IN_MEMORY` rows, or into files.
+
+    `how`: options of `read_chunks`, such as the separator.
+    """
     where = f"{file}, column {column!r}"
     rows, text = measure_table(file)
-    ids = (value for chunk in read_chunks(file, [column]) for value in chunk[column].tolist())
+    ids = (value for chunk in read_chunks(file, [column], **how) for value in chunk[column].tolist())
     if rows <= IN_MEMORY and not scratch.always:
         return identify(ids, where)
     scratch.check_space(rows, text, out)
@@ -178,6 +184,7 @@ def write_shared(
     kept: int,
     is_kept: bool,
     how: str,
+    how_read: Mapping[str, Any] = NO_OPTIONS,
 ) -> None:
     """Write the shared rows in the common order; in a left join, then the kept party's other rows.
 
@@ -189,26 +196,34 @@ def write_shared(
     def parts() -> Iterator[DataFrame]:
         import pandas
 
-        columns = next(iter(read_chunks(file))).iloc[:0]
+        columns = next(iter(read_chunks(file, **how_read))).iloc[:0]
         yield columns  # there may be no other
-        yield from put_in_order(file, rows, len(rows), scratch.folder())
+        yield from put_in_order(file, rows, len(rows), scratch.folder(), how_read)
         if how == "left" and is_kept:
             is_rest = np.zeros(ids.total, bool)
             for some in ids.digests.rows():
                 is_rest[some] = True
             for some in rows:
                 is_rest[some] = False
-            for chunk in read_chunks(file):
+            for chunk in read_chunks(file, **how_read):
                 yield chunk[is_rest[chunk.index[0] : chunk.index[-1] + 1]]
         elif how == "left":
             for first in range(0, kept - len(rows), SORTED):
                 index = range(min(SORTED, kept - len(rows) - first))
                 yield pandas.DataFrame("", index=index, columns=columns.columns)
 
-    write_table(parts(), out, read_header(file).separator)
+    write_table(
+        parts(), out, read_header(file, how_read.get("separator"), how_read.get("encoding")).separator
+    )
 
 
-def put_in_order(file: Path, rows: Iterable[np.ndarray], total: int, folder: Path) -> Iterator[DataFrame]:
+def put_in_order(
+    file: Path,
+    rows: Iterable[np.ndarray],
+    total: int,
+    folder: Path,
+    how: Mapping[str, Any] = NO_OPTIONS,
+) -> Iterator[DataFrame]:
     """Yield these `total` rows of a table in this order, some at a time; memory does not grow with them.
 
     A distribution sort: the positions go into files by row, so that the table is read once, and its shared
@@ -225,7 +240,7 @@ def put_in_order(file: Path, rows: Iterable[np.ndarray], total: int, folder: Pat
         at += len(some)
     texts, encode, decode = Spool(folder, "rows", -(-total // SORTED), 1), None, None
     pending, part = np.zeros((0, 2), np.int64), 0
-    for chunk in read_chunks(file):
+    for chunk in read_chunks(file, **how):
         if encode is None:
             encode, decode = (_typed_codec if is_parquet(file) else _text_codec)(chunk.columns)
         end = int(chunk.index[-1]) + 1

@@ -20,7 +20,7 @@ from ...protocols import psi_prepared as protocol
 from ...protocols.prepared_set import PreparedKey, PreparedTable, prepare
 from ..kit_run import request_of_verb, run_with_kit, telling
 from .psi import record_conclusion
-from .psi_deployed import participants, read_ids, write_result
+from .psi_deployed import Reading, exact, participants, read_ids, write_result
 from .psi_restart import answering, run_with_restarts
 from .query_log import QUERIES, QueryLog, read_policy
 
@@ -48,11 +48,16 @@ def prepare_ids(ids: Iterable[Any], folder: str | Path) -> PreparedTable:
 
 
 def prepare_file(
-    file: str | Path, id: str, folder: str | Path, progress: Callable[[int], None] = lambda ids: None
+    file: str | Path,
+    id: str,
+    folder: str | Path,
+    progress: Callable[[int], None] = lambda ids: None,
+    reading: Reading = None,
 ) -> dict[str, Any]:
     """Prepare the ids in a column of a .csv file, in parts; return the facts that the command prints."""
     group.ready()
-    chunks = (identify_rows(chunk[id].tolist(), f"{file}, {id}")[0] for chunk in read_chunks(file, [id]))
+    rows = read_chunks(file, [id], **exact(file, reading))
+    chunks = (identify_rows(chunk[id].tolist(), f"{file}, {id}")[0] for chunk in rows)
     table = prepare(chunks, folder, progress=progress)
     return {"ids": table.count, "table": str(table.path), "folder": str(folder)}
 
@@ -70,6 +75,7 @@ def match_prepared(
     policy: str | Path | None = None,
     wait: float | None = None,
     patience: float = 300.0,
+    reading: Reading = None,
 ) -> dict[str, Any]:
     """Run this party: the owner of a prepared set (`folder`) or who has its table (`table`, `file`, `id`).
 
@@ -90,7 +96,7 @@ def match_prepared(
         if asks:
             if file is None or id is None or table is None:
                 raise bad("tacit psi", "table", table, "given with --file and --id")
-            ids, size = read_ids(file, id), PreparedTable.open(table).count
+            ids, size = read_ids(file, id, reading), PreparedTable.open(table).count
         else:
             assert folder is not None
             size = PreparedKey.read(folder).count
@@ -133,4 +139,4 @@ def match_prepared(
         "notes": [] if ids is None else list(ids.notes),
     }
     rows = None if ids is None else ids.rows[np.asarray(result["rows"])]
-    return write_result("" if file is None else file, rows, out, ledger, value)
+    return write_result("" if file is None else file, rows, out, ledger, value, reading)

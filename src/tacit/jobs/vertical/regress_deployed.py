@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...config.vertical import RegressParty, RegressSettings, read_parties
 from ...data.identifiers import normal
-from ...data.table_files import read_table
+from ...data.table_files import read_table, reading_in
 from ...errors import BadData, BadJob, ProtocolError
 from ...files import write_atomic
 from ...mpc import glm
@@ -36,7 +36,7 @@ from .regress_parts import COLLINEAR, NOT_CONVERGED, make_part
 from .regress_policy import admit_rows, check_settings, read_policy
 from .regress_result import from_parts
 from .regress_rows import LabelColumns, read_label
-from .split_deployed import check_same_job, job_digest, policy_in, run_everyone, run_with_party_kit
+from .split_deployed import check_same_job, job_digest, policy_in, read_as, run_everyone, run_with_party_kit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,7 +115,7 @@ def read_complete(
     needed: Sequence[str] | None = None,
 ) -> tuple[pd.DataFrame, list[str]]:
     """Read a party's table: its complete rows, one for each id, and notes; as for `match_rows`."""
-    frame = read_table(file, ids=(entry["id"],))
+    frame = read_table(file, ids=(entry["id"],), **reading_in(entry))
     known = list(map(str, frame.columns))
     for column in (*entry.get("drop", ()), entry["id"], *(wanted or ()), *(needed or ())):
         if column not in known:
@@ -255,12 +255,16 @@ async def run_party(
 
 
 def run_here(
-    path: str | Path, out: str | Path, runtime: Any = None, ledger: Ledger | None = None
+    path: str | Path,
+    out: str | Path,
+    runtime: Any = None,
+    ledger: Ledger | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run all parties of a job on this machine, each with its file in the job: for a test."""
     from .regress_parts import read_part
 
-    job = read(path)
+    job = read_as(read(path), reading)
     holders, _ = roles(job["parties"])
     results = run_everyone("regress", path, job, run_party, out, runtime, ledger)
     parts = {n: read_part(results[n]["folder"]) for n in holders}
@@ -283,6 +287,9 @@ def take_part(
     out: str | Path | None,
     patience: float = 300.0,
     wait: float | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run one party of a job over the federation's hub."""
-    return run_with_party_kit("regress", kit, path, read, run_party, file, out, patience, wait)
+    return run_with_party_kit(
+        "regress", kit, path, read, run_party, file, out, patience, wait, reading=reading
+    )

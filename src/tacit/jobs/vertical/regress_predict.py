@@ -21,7 +21,7 @@ from ...parties.ledger import Ledger
 from ...parties.party import Party
 from ...runtimes.choose import choose_runtime
 from ..kit_run import telling
-from .joint_prediction import check_output, predict_with_kit
+from .joint_prediction import NO_READING, check_output, predict_with_kit
 from .regress_deployed import match_rows
 from .regress_parts import RegressionPart, is_part, read_part
 from .regress_result import to_mean
@@ -44,6 +44,7 @@ async def run_prediction(
     kit: str = "",
     duplicates: str = "refuse",
     wait: float | None = None,
+    reading: Mapping[str, Any] = NO_READING,
 ) -> dict[str, Any]:
     """Run a party of a joint prediction with its saved part; the label holder writes to `out`."""
     part = read_part(folder)
@@ -58,7 +59,7 @@ async def run_prediction(
     names = _participants(part)
     mark = hashlib.sha256(f"predict|{part.job}|{part.rows}".encode()).hexdigest()
     await check_same_job(me, names, mark, wait)
-    entry = {"id": part.id, "duplicates": duplicates}
+    entry = {"id": part.id, "duplicates": duplicates, **reading}
     wanted = [*part.design.columns, *([part.offset] if part.offset else [])]
     frame, notes, _ = await match_rows(me, file, entry, names, kit, wanted)
     scores = part.score(frame)
@@ -96,6 +97,7 @@ def predict_part(
     force: bool = False,
     duplicates: str = "refuse",
     wait: float | None = None,
+    reading: Mapping[str, Any] = NO_READING,
 ) -> dict[str, Any]:
     """Run one party of a joint prediction over the federation's hub."""
     with telling(kit):
@@ -111,6 +113,7 @@ def predict_part(
         patience=patience,
         force=force,
         duplicates=duplicates,
+        reading=dict(reading),
         wait=wait,
     )
 
@@ -129,6 +132,7 @@ def predict_here(
     ledger: Ledger | None = None,
     force: bool = False,
     duplicates: str = "refuse",
+    reading: Mapping[str, Any] = NO_READING,
 ) -> dict[str, Any]:
     """Predict with all parts and files on this machine."""
     parts = {
@@ -145,7 +149,12 @@ def predict_here(
             raise BadData(f"there is no party {name!r} in {folder}. {nearest(name, list(parts))}")
     programs = {
         n: functools.partial(
-            run_prediction, folder=str(place), file=files.get(n, ""), out=str(out), duplicates=duplicates
+            run_prediction,
+            folder=str(place),
+            file=files.get(n, ""),
+            out=str(out),
+            duplicates=duplicates,
+            reading=dict(reading),
         )
         for n, (_, place) in parts.items()
     }

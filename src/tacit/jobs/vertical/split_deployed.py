@@ -23,7 +23,7 @@ from torch import nn
 
 from ...config.vertical import SplitParty, SplitSettings, read_parties
 from ...data.identifiers import normal
-from ...data.table_files import read_header
+from ...data.table_files import READING, check_reading, read_header, reading_in
 from ...data.vertical import Columns, drop_repeated_ids, split_rows
 from ...errors import BadData, BadJob, BadKit, BadRun
 from ...files import write_atomic
@@ -90,6 +90,7 @@ def read(path: str | Path) -> dict[str, Any]:
 # what each party decides about its own table
 LOCAL = (
     "file",
+    *READING,
     "drop",
     "duplicates",
     "categories",
@@ -116,6 +117,24 @@ def job_text(job: Mapping[str, Any]) -> str:
     return json.dumps(plain, sort_keys=True)
 
 
+def names_of(file: str | Path, entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the columns of a party's file, read as its entry in the job file says."""
+    return read_header(file, entry.get("separator"), entry.get("encoding")).names
+
+
+def read_as(
+    job: dict[str, Any], reading: Mapping[str, Any] | None, party: str | None = None
+) -> dict[str, Any]:
+    """Return a job in which a party's file, or that of each, is read by other options than the job's."""
+    parties = {
+        name: {**entry, **(reading or {})} if party in (None, name) else entry
+        for name, entry in job["parties"].items()
+    }
+    for name, entry in parties.items():
+        check_reading(f"parties.{name}", **reading_in(entry))  # what the job gives may not fit the rest
+    return {**job, "parties": parties}
+
+
 def request_of_job(
     verb: str, kit: Kit, job: Mapping[str, Any], read_job: Callable[[str | Path], dict[str, Any]], file: Any
 ) -> Request:
@@ -124,7 +143,7 @@ def request_of_job(
     columns: tuple[str, ...] | None = None
     if file and Path(file).is_file() and read_owner_policy(kit.directory).columns:
         dropped = {*entry.get("drop", ()), entry.get("id")}
-        columns = tuple(c for c in read_header(file).names if c not in dropped)
+        columns = tuple(c for c in names_of(file, entry) if c not in dropped)
         if verb == "link":  # it reads the fields alone
             columns = tuple(entry.get("columns", {}).get(name, name) for name in job[verb]["fields"])
     others = tuple(name for name in job["parties"] if name != kit.name)
@@ -363,10 +382,14 @@ def _share(
 
 
 def run_here(
-    path: str | Path, out: str | Path, runtime: Any = None, ledger: Ledger | None = None
+    path: str | Path,
+    out: str | Path,
+    runtime: Any = None,
+    ledger: Ledger | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run all parties of a job on this machine, each with its file in the job: for a test."""
-    job = read(path)
+    job = read_as(read(path), reading)
     results = run_everyone("split", path, job, run_party, out, runtime, ledger)
     holder = results[job["split"]["labels"]]
     return {
@@ -434,9 +457,10 @@ def take_part(
     out: str | Path | None,
     patience: float = 300.0,
     wait: float | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run one party of a job over the federation's hub."""
-    return run_with_party_kit("split", kit, path, read, run_party, file, out, patience, wait)
+    return run_with_party_kit("split", kit, path, read, run_party, file, out, patience, wait, reading=reading)
 
 
 def run_with_party_kit(
@@ -450,15 +474,16 @@ def run_with_party_kit(
     patience: float,
     wait: float | None,
     check_folder: Callable[[Path, Mapping[str, Any]], Path] | None = None,
+    reading: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Run `program(me, job, file, out, kit, wait)` as the kit's party; its ledger is added to the kit's.
 
     If this party cannot start, the others are told. `check_folder(folder, job)`: of a program that can be
-    resumed; `options` are given to the program.
+    resumed; `reading` says how this party's file is read; `options` are given to the program.
     """
     with telling(kit):
-        job = read_job(path)
+        job = read_as(read_job(path), reading, kit.name)
         if kit.name not in job["parties"]:
             raise BadKit(
                 f"this is the kit of {kit.name!r}, which is not a party of {path}. Its parties are "

@@ -38,6 +38,7 @@ from .split_deployed import (
     check_same_job,
     job_digest,
     policy_in,
+    read_as,
     run_everyone,
     run_with_party_kit,
 )
@@ -153,10 +154,14 @@ async def _labels(me: Party, source: str, target: str, names: tuple[str, ...]) -
 
 
 def run_here(
-    path: str | Path, out: str | Path, runtime: Any = None, ledger: Ledger | None = None
+    path: str | Path,
+    out: str | Path,
+    runtime: Any = None,
+    ledger: Ledger | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run all parties of a job on this machine, each with its file in the job: for a test."""
-    job = read(path)
+    job = read_as(read(path), reading)
     (source,), (target,), _ = _roles(job["parties"])
     results = run_everyone("ftl", path, job, run_party, out, runtime, ledger)
     return {
@@ -175,6 +180,7 @@ def take_part(
     out: str | Path | None,
     patience: float = 300.0,
     wait: float | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run one party of a job over the federation's hub."""
-    return run_with_party_kit("ftl", kit, path, read, run_party, file, out, patience, wait)
+    return run_with_party_kit("ftl", kit, path, read, run_party, file, out, patience, wait, reading=reading)

@@ -21,7 +21,7 @@ from ...boost.woe_bins import WoeColumn
 from ...config.vertical import read_parties
 from ...config.vertical_woe import VerticalWoeConfig, WoeParty, first_bins
 from ...data.recipe import Recipe
-from ...data.table_files import read_header, read_table, write_table
+from ...data.table_files import read_table, reading_in, write_table
 from ...errors import BadData, BadJob, QueryRefused
 from ...files import write_atomic
 from ...parties.ledger import Ledger
@@ -38,7 +38,7 @@ from .boost_rows import keep_declared, read_target
 from .regress_deployed import check_matched, match_frame, match_rows, roles
 from .regress_design import take_complete_rows
 from .regress_policy import RegressPolicy, admit_rows
-from .split_deployed import check_same_job, job_digest, run_everyone, run_with_party_kit
+from .split_deployed import check_same_job, job_digest, names_of, read_as, run_everyone, run_with_party_kit
 from .woe import SETTINGS, count_columns, find_events, prepare, prepare_private
 from .woe_programs import help_counts, hold_columns, hold_label
 
@@ -189,14 +189,14 @@ def _read_private(
     who: str,
 ) -> tuple[pd.DataFrame, list[str]]:
     """Read the declared columns of a file. What a cell means does not depend on the other rows."""
-    known = list(read_header(file).names)
+    known = list(names_of(file, entry))
     left = [c for c in known if c not in (*entry.get("drop", ()), entry["id"], label)]
     DeclaredColumns.read(entry.get("bounds"), entry.get("cuts"), entry.get("categories"), left, file)
     for column in (entry["id"], *([label] if label else ())):
         if column not in known:
             raise BadData(f"{file} has no column {column!r}.")
     wanted = [entry["id"], *([label] if label else ()), *declared.names]
-    table = read_table(file, ids=[entry["id"]], text=True)[wanted]
+    table = read_table(file, ids=[entry["id"]], text=True, **reading_in(entry))[wanted]
     levels = dict(declared.levels) | ({label: tuple(outcomes)} if label else {})
     cells = interpret(
         table.drop(columns=entry["id"]).astype(object),
@@ -242,10 +242,14 @@ def _write(
 
 
 def run_here(
-    path: str | Path, out: str | Path, runtime: Any = None, ledger: Ledger | None = None
+    path: str | Path,
+    out: str | Path,
+    runtime: Any = None,
+    ledger: Ledger | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run all parties of a job on this machine, each with its file in the job: for a test."""
-    job = read(path)
+    job = read_as(read(path), reading)
     holders, _ = roles(job["parties"])
     results = run_everyone(VERB, path, job, run_party, out, runtime, ledger)
     found = [results[n] for n in holders]
@@ -266,6 +270,7 @@ def take_part(
     out: str | Path | None,
     patience: float = 300.0,
     wait: float | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run one party of a job over the federation's hub."""
-    return run_with_party_kit(VERB, kit, path, read, run_party, file, out, patience, wait)
+    return run_with_party_kit(VERB, kit, path, read, run_party, file, out, patience, wait, reading=reading)
