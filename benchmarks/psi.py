@@ -6,6 +6,7 @@ SPU's, in one run on the same sets.
     .venv/bin/python benchmarks/psi.py --prepared 1000000      # a thousand ids against a prepared set: about 2 minutes
     .venv/bin/python benchmarks/psi.py --shares --sizes 10000 100000   # circuit PSI: membership stays shared
     .venv/bin/python benchmarks/psi.py --huge                   # ten million per side, for memory: only tacit, about 3 minutes
+    .venv/bin/python benchmarks/psi.py --disk 10000000 10000000    # CSV files of the receiver and the sender, matched on disk
 
 Half of the ids are shared, and the receiver learns which. tacit's roles are two processes that communicate
 through a hub with certificates and end-to-end encryption (`tacit.Processes`); the hub's CPU time is not
@@ -18,6 +19,7 @@ processes and read CSV files. The best of --runs by CPU time is printed.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import functools
 import json
 import os
@@ -34,12 +36,13 @@ import torch
 
 from tacit.crypto import okvs, ot, vole
 from tacit.data.identifiers import identify
-from tacit.jobs.vertical import join_shares
+from tacit.jobs.vertical import join_shares, psi_files
 from tacit.jobs.vertical.psi_prepared import prepare_ids
 from tacit.mpc.beaver import MUL
 from tacit.parties.ledger import Ledger
 from tacit.parties.party import Party
 from tacit.protocols import prepared_set, psi, psi_prepared
+from tacit.protocols.psi_resume import Checkpoint
 from tacit.runtimes.processes import Processes
 
 PEERS = Path(__file__).parents[1] / ".venv-peers"
@@ -86,6 +89,66 @@ async def role(me: Party, start: int, n: int, method: str, reveal: str) -> dict[
         "shared": result["size"],
         "memory": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3,
     }
+
+
+async def disk_role(me: Party, file: str, reveal: str) -> dict[str, Any]:
+    """What `tacit psi --kit` does with a table above four million rows: read, match, and write on disk."""
+    loading, marks = load(), []
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    folder, run = Path(file).parent, psi.receiver if me.name == "receiver" else psi.sender
+    with psi_files.Scratch(folder, always=True) as scratch:
+        marks.append(cpu())
+        held = await asyncio.to_thread(psi_files.read_ids_into, scratch, Path(file), "id", None)
+        marks.append(cpu())
+        record = Checkpoint(scratch.folder() / "record", {})
+        result = await run(me, held.digests, method="oprf", reveal=reveal, checkpoint=record)
+        marks.append(cpu())
+        disk = sum(path.stat().st_size for path in scratch.folder().rglob("*"))
+        if result["rows"] is not None:
+            out = folder / f"{me.name}-out.csv"
+            await asyncio.to_thread(
+                psi_files.write_shared, Path(file), held, result["rows"], out, scratch, 0, False, "inner"
+            )
+        marks.append(cpu())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {
+        "cpu": dict(zip(("read", "match", "write"), np.diff(marks).tolist())),
+        "loading": loading,
+        "shared": result["size"],
+        "memory": (peak - before) / 1e3,
+        "peak": peak / 1e3,
+        "disk": disk / 1e6,
+    }
+
+
+def disk(receivers: int, senders: int, reveal: str) -> None:
+    """CSV files of so many rows; the smaller set is half shared."""
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        first = {"receiver": 0, "sender": min(receivers, senders) // 2}
+        for (name, start), count in zip(first.items(), (receivers, senders)):
+            with Path(folder, f"{name}.csv").open("w") as out:
+                out.write("id,value\n")
+                for at in range(start, start + count, 1 << 20):
+                    some = range(at, min(at + (1 << 20), start + count))
+                    out.write("".join(f"id{i},{i % 97}\n" for i in some))
+        ledger, begun = Ledger(), time.perf_counter()
+        outcomes = Processes().run_sync(
+            {n: functools.partial(disk_role, file=f"{folder}/{n}.csv", reveal=reveal) for n in first},
+            ledger=ledger,
+        )
+        wall = time.perf_counter() - begun
+        print(
+            f"on disk, {receivers:,} and {senders:,} ids, reveal={reveal}: "
+            f"{sum(line.bytes for line in ledger.seen) / 1e6:,.0f} MB, {wall:.0f} s, "
+            f"{outcomes['receiver']['shared']:,} shared"
+        )
+        for name, o in outcomes.items():
+            stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in o["cpu"].items())
+            print(
+                f"{name}: {sum(o['cpu'].values()):.1f} CPU-s ({stages}), memory +{o['memory']:.0f} MB "
+                f"(peak {o['peak']:.0f} MB), {o['disk']:,.0f} MB of files",
+                flush=True,
+            )
 
 
 def ours(n: int, method: str, reveal: str = "receiver") -> dict[str, Any]:
@@ -201,11 +264,16 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], help="contenders, like 'tacit oprf'")
     parser.add_argument("--huge", action="store_true")
     parser.add_argument("--prepared", type=int, metavar="N", help="a thousand ids against N prepared ones")
+    parser.add_argument("--disk", type=int, nargs=2, metavar="N", help="rows of the receiver and the sender")
+    parser.add_argument("--reveal", default="receiver", help="with --disk: receiver or both")
     parser.add_argument("--shares", action="store_true", help="circuit PSI")
     args = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     if args.prepared:
         prepared(args.prepared)
+        return
+    if args.disk:
+        disk(*args.disk, args.reveal)
         return
     if args.shares:
         for n in args.sizes:

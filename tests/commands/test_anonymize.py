@@ -278,7 +278,7 @@ BAD = [
     (("empty.csv", "--quasi", "age"), "empty.csv is empty. The first line must name the columns."),
     (("norows.csv", "--quasi", "age"), "norows.csv has column names and no rows"),
     (("twice.csv", "--quasi", "age"), "two columns are named 'age'"),
-    (("short.csv", "--quasi", "age"), "row 1 has 1 cells, and the table has 2 columns"),
+    (("short.csv", "--quasi", "age"), "row 2 (line 3) has 1 cells, and the table has 2 columns"),
     (("long.csv", "--quasi", "age"), "Expected 2 fields in line 3, saw 3"),
     (("latin.csv", "--quasi", "age"), "latin.csv is not UTF-8 text"),
     (("noparquet.parquet", "--quasi", "age"), "noparquet.parquet cannot be read as Parquet"),

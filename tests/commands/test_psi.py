@@ -147,6 +147,53 @@ def test_a_party_that_is_killed_and_started_again_matches(kits: Path) -> None:
             role.wait()
 
 
+def test_a_party_that_matches_on_disk_gets_the_same_rows_and_leaves_no_file(kits: Path) -> None:
+    """`a` in memory and `b` on disk, both ways of joining; then bad rows, with their lines."""
+    (kits / "scratch").mkdir()
+    hub = Role(kits, "hub", "hub", "--kit", "kits/hub")
+    roles = [hub]
+
+    def start(name: str, other: str, *more: str) -> Role:
+        words = ("--kit", f"kits/{name}", "--file", f"{name}.csv", "--id", "patient_id", "--with", other)
+        roles.append(Role(kits, f"{name}{len(roles)}", "psi", *words, "--method", "oprf", *more))
+        return roles[-1]
+
+    try:
+        for join, (receiver, other) in (("inner", "ab"), ("left", "ba"), ("left", "ab")):
+            how = ("--join", join, "--receiver", receiver, "--force")
+            both = [
+                start("a", "b", *how, "--out", "a-out.csv"),
+                start("b", "a", *how, "--out", "b-out.csv", "--scratch", "scratch", "--json"),
+            ]
+            assert [role.wait() for role in both] == [0, 0], [role.log.read_text() for role in both]
+            a, b = rows(kits / "a-out.csv"), rows(kits / "b-out.csv")
+            ids = [[k.strip().lower() for k in t["patient_id"]] for t in (a, b)]
+            assert ids[0][:3] == ids[1][:3]
+            assert sorted(ids[0][:3]) == ["007", "b-2", "z"]
+            rest = {"inner": [], "ab": ["a-1"], "ba": ["q", "7"]}[
+                join if join == "inner" else receiver + other
+            ]
+            assert ids["ab".index(receiver)][3:] == rest
+            assert ids["ab".index(other)][3:] == [""] * len(rest)
+            printed = both[1].log.read_text()
+            value = json.loads(printed[printed.index("{\n") :])
+            assert (value["shared"], value["out"], value["sizes"]) == (3, "b-out.csv", {"a": 4, "b": 5})
+            assert value["notes"] == [
+                "b.csv, column 'patient_id': 1 of 6 ids are missing ('na'; row 5); these rows are left out."
+            ]
+            assert not list((kits / "scratch").iterdir())
+        (kits / "b.csv").write_text("patient_id,cost\n1,2\n3\n")
+        bad = start("b", "a", "--scratch", "scratch")
+        assert bad.wait() == 2
+        assert "b.csv: row 2 (line 3) has 1 cells" in bad.log.read_text()
+        assert not list((kits / "scratch").iterdir())
+    finally:
+        for role in roles:
+            if role.process.poll() is None:
+                role.process.kill()
+            role.wait()
+
+
 def test_a_prepared_set_answers_several_queries_between_real_parties(
     kits: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -240,6 +287,7 @@ def test_two_local_files(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
     [
         ([], "give either --kit to match with other parties, or --try with the other's file"),
         (["--try", "none.csv"], "there is no file none.csv"),
+        (["--try", "b.csv", "--scratch", "."], "psi: --scratch is used with --kit only"),
         (["--try", "b.csv", "--id", "patient"], "a.csv has no column 'patient'. Did you mean 'patient_id'?"),
         (["--try", "b.csv", "--reveal", "sum"], "values is 'None'; it must be given with reveal='sum'"),
         (
@@ -317,6 +365,7 @@ def test_unmatchable_files_are_refused_in_one_sentence(
             ["--kit", "kits/b", "--with", "a", "--out", "b.csv"],
             "b.csv already exists. Choose another name, or pass --force to overwrite it.",
         ),
+        (["--kit", "kits/b", "--with", "a", "--scratch", "none"], "psi: --scratch none is not a folder."),
         (["--kit", "kits/b", "--with", "a", "--patience", "0.3"], "nobody listens at"),
     ],
 )

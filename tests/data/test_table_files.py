@@ -234,7 +234,7 @@ def test_a_row_counter_is_dropped_in_every_way_of_reading(
         (b"\n\n", "t.csv is empty"),
         (b"a,b\n", "t.csv has column names and no rows"),
         (b"a,b,a\n1,2,3\n", "two columns are named 'a'"),
-        (b"a,b\n1,2\n3\n", "row 1 has 1 cells, and the table has 2 columns"),
+        (b"a,b\n1,2\n3\n", r"row 2 \(line 3\) has 1 cells, and the table has 2 columns"),
         (b"a,b\n1,2\n3,4,5\n", "cannot be read as a table"),
         ("a,größe\n1,2\n".encode("latin-1"), "is not UTF-8 text"),
         (b"a,b\n1,2\n3,\xff\n", "is not UTF-8 text"),

@@ -482,11 +482,13 @@ def test_the_most_that_may_be_declared_is_laid_out_in_little_memory() -> None:
     """In a process of its own with 1 GiB of address space on top of what the libraries take."""
     code = (
         "import resource, numpy as np\nfrom tacit.protocols.psi_oprf import OprfLayout\nfrom "
-        "tacit.protocols.psi_policy import MAX_IDS\n"
+        "tacit.protocols.id_buckets import ArrayIds\nfrom tacit.protocols.psi_policy import MAX_IDS\n"
         "used = int(open('/proc/self/statm').read().split()[0]) * "
         "4096\nresource.setrlimit(resource.RLIMIT_AS, (used + 2**30, -1))\n"
         "for lay in (OprfLayout(MAX_IDS, 10, b's' * 32), OprfLayout(10, MAX_IDS, b's' * 32)):\n"
-        "    print(sum(len(rows) for rows in lay.bucket_rows(np.zeros((10, 16), np.uint8))))\n"
+        "    ids = ArrayIds(np.zeros((10, 16), np.uint8))\n"
+        "    ids.deal(lay.buckets, lay.key('places'))\n"
+        "    print(sum(len(ids.bucket(b)[1]) for b in range(lay.buckets)))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True

@@ -26,6 +26,12 @@ def add(verb: Callable[..., Any]) -> None:
         ),
         FORCE,
         arg(
+            "--scratch",
+            metavar="DIR",
+            help="with --kit: match on disk, in a private folder in this one that is removed at the end "
+            "(default: tables above four million rows, next to --out)",
+        ),
+        arg(
             "--kit",
             metavar="DIR",
             help="your start kit: match with other parties, each of which runs the same command with its own "
@@ -132,6 +138,8 @@ def _psi(args: Any) -> Answer:
         "reading": reading_of(args),
     }
     if args.tried is not None:
+        if args.scratch is not None:
+            raise BadParameter("psi: --scratch is used with --kit only; with --try, ids are kept in memory.")
         value = psi_deployed.match_here(args.file, args.tried, args.id, **common)
     else:
         from .split import kit_of
@@ -144,6 +152,7 @@ def _psi(args: Any) -> Answer:
             receiver=args.receiver,
             wait=args.wait,
             patience=args.patience,
+            scratch=args.scratch,
             **common,
         )
     return answer(value, _lines(value))
@@ -160,6 +169,7 @@ def _psi_prepared(args: Any) -> Answer:
         "--try": args.tried,
         "--values": args.values,
         "--limit": args.limit,
+        "--scratch": args.scratch,
         "--receiver": args.receiver,
         "--join": None if args.join == "inner" else args.join,
         "--method": None if args.method == "auto" else args.method,

@@ -9,12 +9,13 @@ same record.
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import itertools
 import math
 import unicodedata
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from .table_files import NULLS
 DIGEST = 16  # bytes: two of 10 million ids on each side collide by chance with probability 2^-81
 _MARK = "\x00"
 _ABOUT = b"tacit identifier 1|"
+SHOWN = 6  # rows of a message: five, and one more that says whether there are others
 _AT_ONCE = 1 << 16  # ids per step, so that ten million ids are never in memory as text
 
 
@@ -69,70 +71,107 @@ def identify(ids: Iterable[Any], where: str = "ids") -> IdSet:
 
     Duplicates, missing ids and mixed types are noted; other types are refused.
     """
-    digests, total, empty, words, kinds = _digests(ids, where)
-    rows = np.arange(total, dtype=np.int64)
-    notes = []
-    if empty:
-        how = ", ".join(["empty"] * ("" in words) + [repr(word) for word in sorted(words - {""})])
-        notes.append(
-            f"{where}: {len(empty)} of {total} ids are missing ({how}; {show_rows(empty)}); these rows are "
-            "left out."
-        )
-        rows = np.delete(rows, empty)
-    first = _first_of_each(digests[rows])
-    if len(first) < len(rows):
-        again = np.setdiff1d(np.arange(len(rows)), first)
-        notes.append(
-            f"{where}: {len(again)} of {total} rows have the id of an earlier row "
-            f"({show_rows(rows[again].tolist())}); "
-            "the first row of each id is used."
-        )
-        rows = rows[first]
-    if len(kinds) > 1:
-        notes.append(
-            f"{where}: text and integers are mixed; integers are compared by their digits, so 7 "
-            "is '7' and not '007'."
-        )
-    return IdSet(digests if len(rows) == total else digests[rows], rows, total, tuple(notes))
+    digests, read = _digests(ids, where)
+    rows = np.delete(np.arange(read.total, dtype=np.int64), read.missing)
+    first = first_of_each(digests[rows])
+    again = rows[np.setdiff1d(np.arange(len(rows)), first)] if len(first) < len(rows) else rows[:0]
+    rows = rows[first]
+    return IdSet(
+        digests if len(rows) == read.total else digests[rows],
+        rows,
+        read.total,
+        read.notes(where, len(again), again[:SHOWN].tolist()),
+    )
 
 
 def identify_rows(ids: Iterable[Any], where: str = "ids") -> tuple[np.ndarray, np.ndarray]:
     """Return (digests, rows) of every row that has an id, including duplicates."""
-    digests, total, empty, _, _ = _digests(ids, where)
-    rows = np.delete(np.arange(total, dtype=np.int64), empty)
+    digests, read = _digests(ids, where)
+    rows = np.delete(np.arange(read.total, dtype=np.int64), read.missing)
     return digests[rows], rows
 
 
-def _digests(ids: Iterable[Any], where: str) -> tuple[np.ndarray, int, list[int], set[str], set[str]]:
-    """Return (digests, number of rows, rows with a null id, null tokens, types)."""
+@dataclass
+class ReadIds:
+    """What was found while ids were read: the number of rows, rows without an id, null tokens and types."""
+
+    total: int = 0
+    missing: list[int] = field(default_factory=list)
+    missing_count: int = 0
+    words: set[str] = field(default_factory=set)
+    kinds: set[str] = field(default_factory=set)
+
+    def notes(self, where: str, repeated: int, first_repeated: list[int]) -> tuple[str, ...]:
+        """Return what the owner of the ids has to know; `first_repeated`: the first `SHOWN` of these rows."""
+        notes = []
+        if self.missing:
+            how = ", ".join(
+                ["empty"] * ("" in self.words) + [repr(word) for word in sorted(self.words - {""})]
+            )
+            notes.append(
+                f"{where}: {self.missing_count} of {self.total} ids are missing ({how}; "
+                f"{show_rows(self.missing)}); these rows are left out."
+            )
+        if repeated:
+            notes.append(
+                f"{where}: {repeated} of {self.total} rows have the id of an earlier row "
+                f"({show_rows(first_repeated)}); "
+                "the first row of each id is used."
+            )
+        if len(self.kinds) > 1:
+            notes.append(
+                f"{where}: text and integers are mixed; integers are compared by their digits, so 7 "
+                "is '7' and not '007'."
+            )
+        return tuple(notes)
+
+
+def _digests(ids: Iterable[Any], where: str) -> tuple[np.ndarray, ReadIds]:
+    """Return (the digest of every row, what was found)."""
+    out, read = bytearray(), ReadIds()
+    for digests in _digest_chunks(ids, where, read):
+        out += digests
+    return np.frombuffer(out, np.uint8).reshape(-1, DIGEST), read
+
+
+def identify_chunks(ids: Iterable[Any], where: str, read: ReadIds) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield (digests, rows) of the rows that have an id, some at a time; fill `read` on the way."""
+    for digests in _digest_chunks(ids, where, read):
+        start = read.total - len(digests) // DIGEST
+        rows = np.arange(start, read.total, dtype=np.int64)
+        begin = bisect.bisect_left(read.missing, start)
+        has_id = np.delete(np.arange(len(rows)), np.array(read.missing[begin:], np.int64) - start)
+        del read.missing[SHOWN:]  # they may be as many as the rows
+        yield np.frombuffer(digests, np.uint8).reshape(-1, DIGEST)[has_id], rows[has_id]
+
+
+def _digest_chunks(ids: Iterable[Any], where: str, read: ReadIds) -> Iterator[bytes]:
+    """Yield the digests of all rows, including those without an id."""
     if isinstance(ids, str | bytes | dict):
         raise BadData(
             f"{where}: {type(ids).__name__} is not a list of ids. Give a list, an array or a column of "
             "integers or text."
         )
-    out, total = bytearray(), 0
-    empty: list[int] = []
-    words: set[str] = set()
-    kinds: set[str] = set()
     source = iter(ids)
     while chunk := list(itertools.islice(source, _AT_ONCE)):
         seen = set(map(type, chunk))
         if seen != {str}:
-            chunk = [_text(value, total + k, where) for k, value in enumerate(chunk)]
-        kinds |= {
+            chunk = [_text(value, read.total + k, where) for k, value in enumerate(chunk)]
+        read.kinds |= {
             "text" if issubclass(kind, str) else "integers"
             for kind in seen
             if not issubclass(kind, float | type(None))
         }
         sha, texts = hashlib.sha256, _normal_all(chunk)
-        out += b"".join(
+        if nulls := NULL_IDS.intersection(texts):
+            read.words |= nulls
+            before = len(read.missing)
+            read.missing += [read.total + k for k, text in enumerate(texts) if text in nulls]
+            read.missing_count += len(read.missing) - before
+        read.total += len(chunk)
+        yield b"".join(
             [sha(_ABOUT + text.encode("utf-8", "surrogatepass")).digest()[:DIGEST] for text in texts]
         )
-        if nulls := NULL_IDS.intersection(texts):
-            words |= nulls
-            empty += [total + k for k, text in enumerate(texts) if text in nulls]
-        total += len(chunk)
-    return np.frombuffer(out, np.uint8).reshape(-1, DIGEST), total, empty, words, kinds
 
 
 def _text(value: Any, row: int, where: str) -> str:
@@ -149,7 +188,7 @@ def _text(value: Any, row: int, where: str) -> str:
     )
 
 
-def _first_of_each(digests: np.ndarray) -> np.ndarray:
+def first_of_each(digests: np.ndarray) -> np.ndarray:
     """Return the positions of the first of equal digests, in order."""
     begin = np.sort(np.ascontiguousarray(digests[:, :8]).view(np.uint64)[:, 0])
     if not (begin[1:] == begin[:-1]).any():
@@ -166,5 +205,5 @@ def _first_of_each(digests: np.ndarray) -> np.ndarray:
 
 def show_rows(rows: list[int]) -> str:
     """Format the first few positions for a message: as their owner counts rows, from 1."""
-    shown = ", ".join(str(row + 1) for row in rows[:5])
-    return f"row{'s' if len(rows) > 1 else ''} {shown}" + (", …" if len(rows) > 5 else "")
+    shown = ", ".join(str(row + 1) for row in rows[: SHOWN - 1])
+    return f"row{'s' if len(rows) > 1 else ''} {shown}" + (", …" if len(rows) >= SHOWN else "")

@@ -81,7 +81,7 @@ def read_header(
     """Read the column names. Raises BadData if there are none or two are the same."""
     check_reading("read_table", separator=separator, encoding=encoding)
     file = _find(path)
-    if _is_parquet(file):
+    if is_parquet(file):
         with _parquet(file) as (_, pq):
             header = Header(tuple(pq.read_schema(file).names), ",")
     else:
@@ -161,7 +161,7 @@ def read_table(
     for name in ids:
         if name not in header.names:
             raise BadData(f"{file} has no column {name!r}. {nearest(name, list(header.names))}")
-    if _is_parquet(file):
+    if is_parquet(file):
         frame = _read_parquet(file, ids)
     elif text:
         frame = _as_categories(read_chunks(file, separator=separator, encoding=encoding))
@@ -251,8 +251,8 @@ def read_chunks(
 ) -> Iterator[DataFrame]:
     """Read a CSV file as text, exactly, some rows at a time, for files larger than memory.
 
-    The index counts the rows of the file. A Parquet file is read at once, with `columns` as ids. With
-    decimal="," columns of numbers get decimal points, as by `read_table(text=True)`; the file is read twice.
+    The index counts the rows of the file. `columns` of a Parquet file are ids. With decimal="," columns of
+    numbers get decimal points, as by `read_table(text=True)`; the file is read twice.
     """
     import pandas as pd
 
@@ -261,13 +261,12 @@ def read_chunks(
     for name in columns or ():
         if name not in header.names:
             raise BadData(f"{file} has no column {name!r}. {nearest(name, list(header.names))}")
-    if _is_parquet(file):
-        frame = _read_parquet(file, columns or ())
-        yield frame if columns is None else frame[list(columns)]
+    if is_parquet(file):
+        yield from _parquet_chunks(file, columns)
         return
     names = list(header.names if columns is None else columns)
     numbers = _find_comma_columns(file, names, separator, encoding) if decimal == "," else []
-    start = 0
+    start, is_checked = 0, False
     with (
         _explain(file, encoding),
         pd.read_csv(
@@ -275,12 +274,31 @@ def read_chunks(
         ) as chunks,
     ):
         for chunk in chunks:
-            frame = _check_rows(file, header, chunk, start, encoding)
+            frame = _check_rows(file, header, chunk, start, encoding, is_checked)
+            is_checked = is_checked or _may_be_short(frame, header)
             start += len(frame)
             for name in numbers:
                 cells = frame[name]
                 frame[name] = cells.where(cells.isin(NULLS), cells.str.replace(",", ".", regex=False))
             yield frame if columns is None else frame[list(columns)]
+
+
+def measure_table(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Return (at most so many rows, bytes of text when unpacked) of a CSV or Parquet file, fast."""
+    file = _find(path)
+    if is_parquet(file):
+        with _parquet(file) as (_, pq):
+            facts = pq.ParquetFile(file).metadata
+            # dictionaries of words are repeated when unpacked, so this is only an estimate
+            return facts.num_rows, sum(
+                facts.row_group(k).total_byte_size for k in range(facts.num_row_groups)
+            )
+    lines = size = 0
+    with _explain(file), _OPEN.get(file.suffix.lower(), open)(file, "rb") as content:
+        while block := content.read(CHARACTERS):
+            lines += block.count(b"\n") or block.count(b"\r")
+            size += len(block)
+    return lines, size  # the first line has no row, the last one may not end in a line break
 
 
 def check_table_name(path: str | os.PathLike[str], option: str = "") -> Path:
@@ -374,7 +392,8 @@ def _has_table_name(path: Path) -> bool:
     return name.suffix in (".csv", ".tsv", *PARQUET) and path.is_file()
 
 
-def _is_parquet(file: Path) -> bool:
+def is_parquet(file: Path) -> bool:
+    """Whether the content of a file is Parquet, and not CSV."""
     with _explain(file), file.open("rb") as content:
         start = content.read(4)
     if start[:2] == b"PK":
@@ -412,7 +431,7 @@ def check_decimal(
     """Read the column names; raise BadParameter if the decimal sign is none, or separates the cells."""
     check_reading("read_table", decimal=decimal)
     header = read_header(path, separator, encoding)
-    if decimal == header.separator and not _is_parquet(_find(path)):
+    if decimal == header.separator and not is_parquet(_find(path)):
         check_reading("read_table", separator=header.separator, decimal=decimal)
     return header
 
@@ -518,9 +537,17 @@ def _explain(file: Path, encoding: str | None = None) -> Iterator[None]:
 
 
 def _check_rows(
-    file: Path, header: Header, frame: DataFrame, start: int, encoding: str | None = None
+    file: Path,
+    header: Header,
+    frame: DataFrame,
+    start: int,
+    encoding: str | None = None,
+    is_checked: bool = False,
 ) -> DataFrame:
-    """The rows numbered from `start`, if each has as many cells as there are columns."""
+    """The rows numbered from `start`, if each has as many cells as there are columns.
+
+    `is_checked`: it is known already that no row of the file is too short.
+    """
     import pandas as pd
 
     places = pd.RangeIndex(start, start + len(frame))
@@ -531,22 +558,27 @@ def _check_rows(
                 f"{file} has more cells in its rows than names in its first line ({len(header.names)}). Name "
                 "every column, and put cells that contain the separator in quotes."
             )
-    last = frame[header.names[-1]]
-    if (last.isna() | (last == "")).any():  # pandas fills a row that is too short
+    if not is_checked and _may_be_short(frame, header):
         _check_widths(file, header.separator, len(header.names) + header.has_counter, encoding)
     frame.index = places
     return frame
+
+
+def _may_be_short(frame: DataFrame, header: Header) -> bool:
+    """Whether a row may be too short: pandas fills it."""
+    last = frame[header.names[-1]]
+    return bool((last.isna() | (last == "")).any())
 
 
 def _check_widths(file: Path, separator: str, width: int, encoding: str | None = None) -> None:
     with _open_text(file, _settle_encoding(file, encoding)) as text:
         rows = csv.reader(text, delimiter=separator, skipinitialspace=True)
         next(row for row in rows if row)
-        for number, row in enumerate(row for row in rows if row):
+        for number, row in enumerate((row for row in rows if row), 1):
             if len(row) != width:
                 raise BadData(
-                    f"{file}: row {number} has {len(row)} cells, and the table has {width} columns. Every "
-                    "row needs one cell for each column."
+                    f"{file}: row {number} (line {rows.line_num}) has {len(row)} cells, and the table has "
+                    f"{width} columns. Every row needs one cell for each column."
                 )
 
 
@@ -589,6 +621,45 @@ def _parquet(file: Path) -> Iterator[tuple[Any, Any]]:
         yield pyarrow, pyarrow.parquet
     except (pyarrow.ArrowException, OSError) as error:
         raise BadData(f"{file} cannot be read as Parquet: {error}.") from None
+
+
+def _parquet_chunks(file: Path, columns: Sequence[str] | None) -> Iterator[DataFrame]:
+    """Yield some rows at a time, with the types that the whole file has when it is read at once."""
+    import pandas as pd
+
+    with _parquet(file) as (pa, pq):
+        source = pq.ParquetFile(file)
+        if source.metadata.num_rows <= CHUNK:
+            frame = _read_parquet(file, columns or ())
+            yield frame if columns is None else frame[list(columns)]
+            return
+        whole = [f.name for f in source.schema_arrow if pa.types.is_integer(f.type)]
+        if columns is not None:
+            whole = [name for name in whole if name not in columns]
+        with_nulls = [name for name in whole if _has_nulls(source.metadata, name)]
+        start = 0
+        for batch in source.iter_batches(CHUNK, columns=None if columns is None else list(columns)):
+            frame = pa.Table.from_batches([batch]).to_pandas().reset_index(drop=True)
+            for name in with_nulls if columns is None else ():
+                if str(frame[name].dtype).islower():  # not Int64, which has missing values of its own
+                    frame[name] = frame[name].astype("float64")  # as pandas reads all of them
+            for name in columns or ():
+                if pa.types.is_integer(batch.schema.field(name).type):
+                    frame[name] = batch.column(name).cast(pa.string()).to_pandas()
+            frame.index = pd.RangeIndex(start, start + len(frame))
+            start += len(frame)
+            yield frame if columns is None else frame[list(columns)]
+
+
+def _has_nulls(facts: Any, name: str) -> bool:
+    """Whether a column of a Parquet file has nulls, or does not say."""
+    for k in range(facts.num_row_groups):
+        group = facts.row_group(k)
+        for j in range(group.num_columns):
+            column = group.column(j)
+            if column.path_in_schema == name and (column.statistics is None or column.statistics.null_count):
+                return True
+    return False
 
 
 def _read_parquet(file: Path, ids: Sequence[str]) -> DataFrame:

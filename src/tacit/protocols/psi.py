@@ -4,7 +4,8 @@
       |--- Opening(count, method, reveal, nonce) ---------->|   checked against the sender's policy
       |<-- Opening(count, method, reveal, nonce) -----------|   or RefusedQuery(rule); options must match
       |   … `psi_dh`, `psi_oprf` or `psi_sum` …             |   bound to both nonces, sizes and names
-      |--- SharedIds(h'(id) of the shared) ---------------->|   with reveal="both" only
+      |--- SharedIds(bucket, h'(id) of the shared) -------->|   with reveal="both" only, for each bucket;
+      |<-- SharedRead(bucket) ------------------------------|   the receiver is two buckets ahead at most
 
 Each party learns the other's set size; the method's module says what else. method="auto" uses Diffie-Hellman
 (`psi_dh`) up to 10,000 ids, where it sends the fewest bytes, and the OPRF from a vector OLE (`psi_oprf`)
@@ -16,6 +17,7 @@ its values over them, if its policy allows it. reveal="shares" (`receive_words`,
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,6 +31,8 @@ from ..parameters import bad
 from ..parties.message import Message
 from ..parties.party import Party
 from . import psi_circuit, psi_dh, psi_oprf, psi_sum
+from .id_buckets import DIGEST, ArrayIds, IdBuckets, StoredIds
+from .psi_oprf import check_position
 from .psi_policy import (
     COUNTED,
     MAX_IDS,
@@ -41,12 +45,13 @@ from .psi_policy import (
     policy_of,
     refusal,
 )
+from .psi_resume import Checkpoint, Resumed, agree_to_resume
+from .together import in_thread
 
 METHODS = ("auto", "dh", "oprf")
 LIMIT = 2**32 - 1  # the default of the largest value in a sum
 SMALL = 10_000  # ids on the larger side up to which method="auto" uses Diffie-Hellman
 NONCE = 16
-DIGEST = 16  # bytes of an id's digest: one AES block, as the OPRF and the stores of `psi_many` need
 ASSUMES = (
     "SEMI-HONEST: the sets are hidden as the lines below say if both parties follow their programs; one "
     "that deviates can claim ids it does not hold, "
@@ -67,7 +72,12 @@ class Opening(
 
 
 class SharedIds(Message, reveals="which of your own ids the other holds, too"):
+    bucket: int
     tags: bytes
+
+
+class SharedRead(Message, reveals="that the other has read what is shared in a bucket: nothing"):
+    bucket: int
 
 
 async def receiver(
@@ -80,30 +90,74 @@ async def receiver(
     limit: int = LIMIT,
     within: float | None = None,
     max_ids: int = MAX_IDS,
+    checkpoint: Checkpoint | None = None,
 ) -> dict[str, Any]:
     """Run the receiver; return {"rows", "size", "sum", "theirs", "method"}.
 
-    "rows" are the shared ones of my digests, sorted by digest (None with "size" and "sum"); "theirs" is the
+    `digests`: an array, or a `StoredIds`. "rows" are the shared ones of my digests, bucket after bucket
+    (there is one up to a million ids), in each sorted by digest; None with "size" and "sum". "theirs" is the
     sender's set size. `within`: seconds to wait for the sender to start. `max_ids`: ids the sender may
-    declare. Raises QueryRefused if the sender's policy does not allow the query.
+    declare. `checkpoint`: resume a stopped matching, if the sender has a record of it, too. Raises
+    QueryRefused if the sender's policy does not allow the query.
     """
-    ids = check_digests(digests)
+    ids = _as_buckets(digests)
     check_options(method, reveal, limit)
+    if checkpoint is not None and (
+        resumed := await agree_to_resume(me, ids, other, checkpoint, True, _places_of_receiver, True)
+    ):
+        me.ledger.stamp(ASSUMES)
+        return await _finish_as_receiver(
+            me, ids, other, reveal, resumed.theirs, resumed.session, checkpoint, resumed
+        )
     their_opening, session = await _open_as_receiver(me, ids, other, method, reveal, limit, within, max_ids)
     method_used = choose_method(method, reveal, len(ids), their_opening.count)
     result: dict[str, Any] = {"rows": None, "sum": None, "theirs": their_opening.count, "method": method_used}
     if reveal in COUNTED:
         size, total = await psi_sum.receiver(
-            me, ids, other, their_opening.count, session, limit if reveal == "sum" else None
+            me, _in_memory(ids), other, their_opening.count, session, limit if reveal == "sum" else None
         )
         return {**result, "size": size, "sum": total}
-    rows, size = await PROGRAMS[method_used].receiver(me, ids, other, their_opening.count, session)
-    if reveal == "both":
-        await me.send(
-            other,
-            SharedIds(shared_tags(ids[rows], session, tag_bytes(len(ids), their_opening.count)).tobytes()),
+    if method_used == "oprf":
+        return await _finish_as_receiver(
+            me, ids, other, reveal, their_opening.count, session, checkpoint, None
         )
-    return {**result, "rows": rows, "size": size}
+    array = _in_memory(ids)
+    rows, _ = await psi_dh.receiver(me, array, other, their_opening.count, session)
+    ids.deal(1, b"")
+    ids.add_shared(array[rows], rows)
+    if reveal == "both":
+        await _send_shared(me, ids, other, their_opening.count, session)
+    places = ids.shared_places()
+    return {**result, "rows": places, "size": len(places)}
+
+
+async def _finish_as_receiver(
+    me: Party,
+    ids: IdBuckets,
+    other: str,
+    reveal: str,
+    theirs: int,
+    session: bytes,
+    checkpoint: Checkpoint | None,
+    resumed: Resumed | None,
+) -> dict[str, Any]:
+    """The OPRF and what follows, from the start or from a bucket on."""
+    await psi_oprf.receiver(me, ids, other, theirs, session, checkpoint, resumed)
+    if reveal == "both":
+        if checkpoint is not None:
+            checkpoint.has_answered = True
+        await _send_shared(me, ids, other, theirs, session)
+    places = ids.shared_places()
+    return {"rows": places, "sum": None, "theirs": theirs, "method": "oprf", "size": len(places)}
+
+
+def _places_of_receiver(mine: int, theirs: int, session: bytes) -> tuple[bytes, int]:
+    layout = psi_oprf.OprfLayout(mine, theirs, session)
+    return layout.key("places"), layout.buckets
+
+
+def _places_of_sender(mine: int, theirs: int, session: bytes) -> tuple[bytes, int]:
+    return _places_of_receiver(theirs, mine, session)
 
 
 async def sender(
@@ -118,17 +172,28 @@ async def sender(
     policy: PsiPolicy | Mapping[str, Any] | None = None,
     queries: Queries | None = None,
     within: float | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> dict[str, Any]:
     """Run the sender; return the same keys as `receiver`.
 
     "rows" are None unless reveal="both"; then row k here and row k at the receiver belong to the same id.
     "size" is None with reveal="receiver". `values`: with reveal="sum", a number for each digest. `policy`
     (None: the default; a mapping: its fields) is checked here. `queries` counts this query before anything is
-    sent; without it, `queries_per_day` is not enforced.
+    sent; without it, `queries_per_day` is not enforced. `checkpoint`: resume a stopped matching, if the
+    receiver has a record of it, too: that is the same query.
     """
-    ids = check_digests(digests)
+    ids = _as_buckets(digests)
     check_options(method, reveal, limit)
     rules = policy_of(policy)
+    if checkpoint is not None:
+        checkpoint.read()
+        may = not broken_rule(rules, reveal, checkpoint.state.get("theirs", 0))
+        resumed = await agree_to_resume(me, ids, other, checkpoint, False, _places_of_sender, may)
+        if resumed is not None:
+            me.ledger.stamp(ASSUMES)
+            return await _finish_as_sender(
+                me, ids, other, reveal, resumed.theirs, resumed.session, checkpoint, resumed
+            )
     their_opening, session = await _open_as_sender(
         me, ids, other, method, reveal, limit, rules, queries, within
     )
@@ -143,7 +208,7 @@ async def sender(
     if reveal in COUNTED:
         result["size"] = await psi_sum.sender(
             me,
-            ids,
+            _in_memory(ids),
             other,
             their_opening.count,
             session,
@@ -152,12 +217,57 @@ async def sender(
             rules.min_overlap,
         )
         return result
-    await PROGRAMS[method_used].sender(me, ids, other, their_opening.count, session)
+    if method_used == "oprf":
+        return await _finish_as_sender(me, ids, other, reveal, their_opening.count, session, checkpoint, None)
+    await psi_dh.sender(me, _in_memory(ids), other, their_opening.count, session)
+    ids.deal(1, b"")
     if reveal == "both":
-        tags = (await me.recv(other, SharedIds)).tags
-        rows = match_shared(tags, ids, ids, session, tag_bytes(their_opening.count, len(ids)))
-        result |= {"rows": rows, "size": len(rows)}
+        await _receive_shared(me, ids, other, their_opening.count, session)
+        places = ids.shared_places()
+        result |= {"rows": places, "size": len(places)}
     return result
+
+
+async def _finish_as_sender(
+    me: Party,
+    ids: IdBuckets,
+    other: str,
+    reveal: str,
+    theirs: int,
+    session: bytes,
+    checkpoint: Checkpoint | None,
+    resumed: Resumed | None,
+) -> dict[str, Any]:
+    await psi_oprf.sender(me, ids, other, theirs, session, checkpoint, resumed)
+    result: dict[str, Any] = {"rows": None, "size": None, "sum": None, "theirs": theirs, "method": "oprf"}
+    if reveal == "both":
+        await _receive_shared(me, ids, other, theirs, session)
+        places = ids.shared_places()
+        result |= {"rows": places, "size": len(places)}
+    return result
+
+
+async def _send_shared(me: Party, ids: IdBuckets, other: str, theirs: int, session: bytes) -> None:
+    """Send what both share, bucket by bucket, so that neither needs all of it in memory."""
+    size = tag_bytes(len(ids), theirs)
+    for b in range(ids.buckets):
+        digests = await in_thread(ids.shared, b)
+        tags = await asyncio.to_thread(shared_tags, digests, session, size)
+        if b >= psi_oprf.AHEAD:
+            check_position(((await me.recv(other, SharedRead)).bucket,), (b - psi_oprf.AHEAD,), "(bucket)")
+        await me.send(other, SharedIds(b, tags.tobytes()))
+
+
+async def _receive_shared(me: Party, ids: IdBuckets, other: str, theirs: int, session: bytes) -> None:
+    size = tag_bytes(theirs, len(ids))
+    for b in range(ids.buckets):
+        message = await me.recv(other, SharedIds)
+        check_position((message.bucket,), (b,), "(bucket)")
+        digests, places = await in_thread(ids.bucket, b)
+        rows = await asyncio.to_thread(match_shared, message.tags, digests, digests, session, size)
+        await in_thread(ids.add_shared, digests[rows], places[rows])
+        if b + psi_oprf.AHEAD < ids.buckets:
+            await me.send(other, SharedRead(b))
 
 
 async def receive_words(
@@ -165,7 +275,7 @@ async def receive_words(
 ) -> tuple[psi_circuit.BinWords, int]:
     """(my words by bin, the sender's set size): a match that stays shared, with `width` words of payload."""
     ids = check_digests(digests)
-    opening, session = await _open_as_receiver(me, ids, other, "auto", SHARES, 1 + width, within)
+    opening, session = await _open_as_receiver(me, ArrayIds(ids), other, "auto", SHARES, 1 + width, within)
     return await psi_circuit.receiver(me, ids, other, opening.count, session, width), opening.count
 
 
@@ -184,14 +294,14 @@ async def send_words(
     if words.ndim != 2 or len(words) != len(ids):
         raise bad("psi", "payload", words.shape, f"a row of words for each of {len(ids)} ids")
     opening, session = await _open_as_sender(
-        me, ids, other, "auto", SHARES, 1 + words.shape[1], policy_of(policy), queries, within
+        me, ArrayIds(ids), other, "auto", SHARES, 1 + words.shape[1], policy_of(policy), queries, within
     )
     return await psi_circuit.sender(me, ids, words, other, opening.count, session), opening.count
 
 
 async def _open_as_receiver(
     me: Party,
-    ids: np.ndarray,
+    ids: IdBuckets,
     other: str,
     method: str,
     reveal: str,
@@ -214,7 +324,7 @@ async def _open_as_receiver(
 
 async def _open_as_sender(
     me: Party,
-    ids: np.ndarray,
+    ids: IdBuckets,
     other: str,
     method: str,
     reveal: str,
@@ -254,7 +364,7 @@ def ideal(mine: Sequence[bytes], theirs: Sequence[bytes]) -> list[int]:
     return [row for _, row in sorted((bytes(d), row) for row, d in enumerate(mine) if bytes(d) in their_ids)]
 
 
-def _begin(me: Party, ids: np.ndarray, method: str, reveal: str, limit: int) -> Opening:
+def _begin(me: Party, ids: IdBuckets, method: str, reveal: str, limit: int) -> Opening:
     me.ledger.stamp(ASSUMES)
     limit = limit if reveal in ("sum", SHARES) else 0
     return Opening(len(ids), method, reveal, limit, me.secret.bytes(NONCE))
@@ -280,7 +390,7 @@ def _session(
 ) -> bytes:
     chosen = choose_method(method, reveal, receiver[1].count, sender[1].count)
     sides = [x for name, opening in (receiver, sender) for x in (name, opening.count, opening.nonce)]
-    return hashlib.sha256(bind("tacit psi 3", me.tag, chosen, reveal, *sides)).digest()
+    return hashlib.sha256(bind("tacit psi 4", me.tag, chosen, reveal, *sides)).digest()
 
 
 def shared_tags(values: np.ndarray, session: bytes, size: int) -> np.ndarray:
@@ -303,9 +413,6 @@ def match_shared(tags: bytes, values: np.ndarray, ids: np.ndarray, session: byte
             "does not follow the protocol."
         )
     return sort_by_digest(ids, rows)
-
-
-PROGRAMS: dict[str, Any] = {"dh": psi_dh, "oprf": psi_oprf}
 
 
 def choose_method(method: str, reveal: str, n: int, m: int) -> str:
@@ -332,6 +439,17 @@ def check_options(method: str, reveal: str, limit: int = LIMIT) -> None:
             f"'dh' or 'auto' with reveal={reveal!r}",
             "The outputs of the OPRF reveal which ids are shared, not only how many.",
         )
+
+
+def _as_buckets(digests: Any) -> ArrayIds | StoredIds:
+    return digests if isinstance(digests, StoredIds) else ArrayIds(check_digests(digests))
+
+
+def _in_memory(ids: ArrayIds | StoredIds) -> np.ndarray:
+    """Return the digests, for a method that needs all of them at once."""
+    if isinstance(ids, StoredIds):
+        raise bad("psi", "method", "dh", "'oprf', with reveal 'both' or 'receiver', where ids are in files")
+    return ids.digests
 
 
 def check_digests(digests: Any) -> np.ndarray:

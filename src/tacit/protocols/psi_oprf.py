@@ -28,29 +28,33 @@ vector OLE checks its messages. A sender that deviates can answer wrongly, and s
 reaction (with reveal="both") which answers mattered.
 
 Sets above a million ids are split into buckets by a public hash. Each bucket is padded to a size that depends
-only on the total, and buckets are processed in sequence: memory is that of two buckets, whatever the set
-size.
+only on the total, and buckets are processed in sequence: memory is that of a few buckets, whatever the set
+size, if the ids themselves are in files (`id_buckets.StoredIds`). Messages for another bucket than the next
+one, or of another size than the padded one, are refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..crypto import okvs, ot
 from ..crypto.agree import bind
-from ..crypto.tags import STATISTICAL, match, sort_by_digest, tag_bytes, words
+from ..crypto.tags import STATISTICAL, match, tag_bytes, words
 from ..crypto.vole import BASE, VoleReceiver, VoleSender
 from ..errors import ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
-from .together import together
+from .id_buckets import IdBuckets
+from .psi_resume import Checkpoint, Resumed
+from .together import in_thread, together
 
+log = logging.getLogger("tacit.party")
 BUCKET = 1 << 20  # approximate number of ids in a bucket
 CHUNK = 1 << 17  # entries of a store in a message: 1 MB
 # buckets the receiver may send ahead of their outputs: bounds the sender's mailbox
@@ -136,18 +140,6 @@ class OprfLayout:
     def key(self, use: str, *which: int) -> bytes:
         return hashlib.sha256(bind("tacit psi oprf 2", self.session, use, *which)).digest()
 
-    def bucket_rows(self, digests: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the rows of each bucket."""
-        if self.buckets == 1:
-            yield np.arange(len(digests))
-            return
-        key, numbers = self.key("places"), np.empty(len(digests), np.uint16)
-        for at in range(0, len(digests), BUCKET):
-            word = ot.encrypt_blocks(digests[at : at + BUCKET], key).view(np.uint32)[:, 0]
-            numbers[at : at + BUCKET] = word * np.uint64(self.buckets) >> np.uint64(32)
-        for b in range(self.buckets):  # searching once a bucket takes less memory than sorting all rows
-            yield np.flatnonzero(numbers == b)
-
     def targets(self, digests: np.ndarray) -> np.ndarray:
         """Return g of each id: the first 8 bytes of a block."""
         return np.ascontiguousarray(ot.encrypt_blocks(digests, self.key("value"))[:, :ENTRY])
@@ -176,54 +168,114 @@ def capacity(n: int, buckets: int) -> int:
 
 
 async def receiver(
-    me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes
-) -> tuple[np.ndarray, int]:
-    """Return (my shared rows, sorted by digest; their number)."""
-    layout, answers = OprfLayout(len(digests), theirs, session), me.scope("outputs")
+    me: Party,
+    ids: IdBuckets,
+    other: str,
+    theirs: int,
+    session: bytes,
+    checkpoint: Checkpoint | None = None,
+    resumed: Resumed | None = None,
+) -> None:
+    """Find which of the ids are shared; they are kept in `ids`, and in `checkpoint` bucket by bucket."""
+    layout, answers = OprfLayout(len(ids), theirs, session), me.scope("outputs")
+    record = Checkpoint(None, {}) if checkpoint is None else checkpoint
+    first = 0 if resumed is None else resumed.answered
+    if resumed is None:
+        await in_thread(ids.deal, layout.buckets, layout.key("places"))
+        record.begin(session, theirs, ids)
+    else:
+        await in_thread(_restore, ids, record, resumed.done)
     vole = await connect_receiver(me, other, session)
     room = asyncio.Semaphore(AHEAD)
-    pending: asyncio.Queue[tuple[np.ndarray, np.ndarray]] = asyncio.Queue()
-    shared: list[np.ndarray] = []
+    pending: asyncio.Queue[tuple[np.ndarray, np.ndarray, np.ndarray]] = asyncio.Queue()
 
     async def send_stores() -> None:
-        for b, rows in enumerate(layout.bucket_rows(digests)):
-            own = digests[rows]
-            _check_bucket(len(rows), layout.room)
+        for b in range(first, layout.buckets):
             await room.acquire()
-            values = await send_store(me, other, layout, vole, b, own)
-            pending.put_nowait((rows, await asyncio.to_thread(_own_outputs, layout, own, values)))
+            own, places = await in_thread(_ordered_bucket, ids, b)
+            _check_bucket(len(own), layout.room)
+            masked, values = await make_store(me, other, layout, vole, b, own)
+            outputs = await asyncio.to_thread(_own_outputs, layout, own, values)
+            await in_thread(record.keep_own, b, outputs)  # before the sender can answer
+            await send_entries(me, other, b, masked)
+            pending.put_nowait((own, places, outputs))
+
+    async def receive_bucket(b: int, own: np.ndarray, places: np.ndarray, own_outputs: np.ndarray) -> None:
+        message = await answers.recv(other, Outputs)
+        check_position(
+            (message.bucket, len(message.outputs)), (b, layout.outputs * layout.output), "(bucket, bytes)"
+        )
+        outputs = np.frombuffer(message.outputs, np.uint8).reshape(-1, layout.output)
+        at, _ = await asyncio.to_thread(match, own_outputs, outputs)
+        await in_thread(ids.add_shared, own[at], places[at])
+        await in_thread(record.keep_found, b, places[at])
+        _log_bucket(me, b, layout)
 
     async def receive_outputs() -> None:
-        for b in range(layout.buckets):
-            rows, own = await pending.get()
-            message = await answers.recv(other, Outputs)
-            check_position(
-                (message.bucket, len(message.outputs)), (b, layout.outputs * layout.output), "(bucket, bytes)"
-            )
-            outputs = np.frombuffer(message.outputs, np.uint8).reshape(-1, layout.output)
-            at, _ = await asyncio.to_thread(match, own, outputs)
-            shared.append(rows[at])
+        for b in range(first if resumed is None else resumed.done, first):  # answered before the stop
+            own, places = await in_thread(_ordered_bucket, ids, b)
+            await receive_bucket(b, own, places, record.own(b, len(own), layout.output))
+        for b in range(first, layout.buckets):
+            await receive_bucket(b, *await pending.get())
             room.release()
 
     await together(send_stores(), receive_outputs())
-    rows = np.concatenate(shared)
-    return sort_by_digest(digests, rows), len(rows)
 
 
-async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes) -> None:
-    layout, answers = OprfLayout(theirs, len(digests), session), me.scope("outputs")
+def _restore(ids: IdBuckets, record: Checkpoint, done: int) -> None:
+    """Find the shared ids of the first buckets again, by their rows."""
+    for b in range(done):
+        digests, places = ids.bucket(b)
+        at = np.isin(places, record.found(b))
+        ids.add_shared(digests[at], places[at])
+
+
+def _ordered_bucket(ids: IdBuckets, b: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return (digests, places) of a bucket in an order that depends on nothing else."""
+    digests, places = ids.bucket(b)
+    if ids.buckets == 1:
+        return digests, places
+    order = np.argsort(words(digests), kind="stable")
+    return digests[order], places[order]
+
+
+async def sender(
+    me: Party,
+    ids: IdBuckets,
+    other: str,
+    theirs: int,
+    session: bytes,
+    checkpoint: Checkpoint | None = None,
+    resumed: Resumed | None = None,
+) -> None:
+    layout, answers = OprfLayout(theirs, len(ids), session), me.scope("outputs")
+    record = Checkpoint(None, {}) if checkpoint is None else checkpoint
+    first = 0 if resumed is None else resumed.answered
+    if resumed is None:
+        await in_thread(ids.deal, layout.buckets, layout.key("places"))
+        record.begin(session, theirs, ids)
     vole = await connect_sender(me, other, session)
-    for b, rows in enumerate(layout.bucket_rows(digests)):
-        own = digests[rows]
-        _check_bucket(len(rows), layout.outputs)
+    for b in range(first if resumed is None else resumed.done, first):  # the same bytes again
+        await answers.send(other, Outputs(b, record.answer(b, layout.outputs * layout.output)))
+    for b in range(first, layout.buckets):
+        own, _ = await in_thread(ids.bucket, b)
+        _check_bucket(len(own), layout.outputs)
         keys = await receive_store(me, other, layout, vole, b)
         outputs = await asyncio.to_thread(_evaluate, layout, vole, keys, own)
         padding = np.frombuffer(
-            me.secret.bytes((layout.outputs - len(rows)) * layout.output), np.uint8
+            me.secret.bytes((layout.outputs - len(own)) * layout.output), np.uint8
         ).reshape(-1, layout.output)
         outputs = np.concatenate([outputs, padding])
         # sorted by value, which is independent of the ids
-        await answers.send(other, Outputs(b, outputs[np.argsort(words(outputs))].tobytes()))
+        answer = outputs[np.argsort(words(outputs))].tobytes()
+        await in_thread(record.keep_answer, b, answer)
+        await answers.send(other, Outputs(b, answer))
+        _log_bucket(me, b, layout)
+
+
+def _log_bucket(me: Party, b: int, layout: OprfLayout) -> None:
+    if layout.buckets > 1:
+        log.info("party %r: bucket %d of %d", me.name, b + 1, layout.buckets)
 
 
 async def connect_receiver(me: Party, other: str, session: bytes) -> VoleReceiver:
@@ -247,6 +299,15 @@ async def send_store(
     me: Party, other: str, layout: OprfLayout, vole: VoleReceiver, b: int, keys: np.ndarray
 ) -> np.ndarray:
     """Send the masked store of a bucket's keys; return c, from which their outputs follow."""
+    masked, values = await make_store(me, other, layout, vole, b, keys)
+    await send_entries(me, other, b, masked)
+    return values
+
+
+async def make_store(
+    me: Party, other: str, layout: OprfLayout, vole: VoleReceiver, b: int, keys: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (the masked store of a bucket's keys, c, from which their outputs follow)."""
     columns, wanted = vole.request(layout.entries, me.secret.bytes)
     await me.send(other, Noise(b, columns))
     store = await asyncio.to_thread(
@@ -255,10 +316,12 @@ async def send_store(
     trees = await me.recv(other, Trees)
     check_position((trees.bucket,), (b,), "(bucket)")
     mask, values = await asyncio.to_thread(wanted.finish, trees.sums)
-    masked = store.view(np.uint64)[:, 0] ^ mask
+    return store.view(np.uint64)[:, 0] ^ mask, values
+
+
+async def send_entries(me: Party, other: str, b: int, masked: np.ndarray) -> None:
     for first in range(0, len(masked), CHUNK):
         await me.send(other, Store(b, first, masked[first : first + CHUNK].tobytes()))
-    return values
 
 
 async def receive_store(me: Party, other: str, layout: OprfLayout, vole: VoleSender, b: int) -> np.ndarray:

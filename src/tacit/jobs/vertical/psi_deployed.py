@@ -22,15 +22,18 @@ from ...parties.ledger import Ledger
 from ...parties.party import Party, Program
 from ...protocols import psi as protocol
 from ...protocols import psi_many
+from ...protocols.psi_resume import Checkpoint
 from ..kit_run import request_of_verb, run_with_kit, telling
 from ..ledger_file import NAME
 from .psi import align, check_join, join_rows, psi, record_conclusion, record_conclusion_of_many
+from .psi_files import Scratch, StoredSet, read_ids_into, scratch_in, write_shared
 from .psi_restart import answering, run_with_restarts
 from .query_log import QUERIES, QueryLog, read_policy
 
 if TYPE_CHECKING:
     from ...runtimes.kits import Kit
 
+RECORD = "psi-resume"  # in the kit: what a party that is stopped resumes from
 Reading = Mapping[str, Any] | None  # separator, decimal and encoding of a CSV file, where they are given
 AT_ONCE = 1 << 18  # rows of a file read at a time: only digests of ids are kept in memory
 
@@ -99,6 +102,7 @@ def match_with(
     policy: str | Path | None = None,
     wait: float | None = None,
     patience: float = 300.0,
+    scratch: str | Path | None = None,
     reading: Reading = None,
 ) -> dict[str, Any]:
     """Run this party: find the rows of `file` whose ids the others hold, and write them with the ledger.
@@ -107,27 +111,15 @@ def match_with(
     the other party writes as many rows of empty cells. `policy`: a policy file (default: policy.toml in the
     kit, or else the default policy) for queries of others. Queries and the ledger are recorded in the kit.
     If this party cannot start, the others are told. `reading` is how `file` is read: separator, decimal,
-    encoding.
+    encoding. `scratch`: a folder for the files of a table that is matched on disk (default: next to `out`).
     """
-    with telling(kit):
-        prepared = _prepare(
-            kit,
-            file,
-            id,
-            others,
-            receiver,
-            reveal,
-            method,
-            values,
-            limit,
-            join,
-            out,
-            force,
-            policy,
-            wait,
-            reading,
-        )
-    return prepared.run(file, out, patience)
+    with scratch_in(scratch, out) as space:
+        with telling(kit):
+            prepared = _prepare(
+                *(kit, file, id, others, receiver, reveal, method, values, limit, join, out, force),
+                *(policy, wait, reading, space),
+            )
+        return prepared.run(file, out, patience)
 
 
 @dataclass(frozen=True)
@@ -139,9 +131,10 @@ class _Match:
     first: str
     reveal: str
     join: str
-    ids: IdSet
+    ids: IdSet | StoredSet
     program: Program
     reading: Reading
+    space: Scratch
 
     def run(self, file: str | Path, out: str | Path | None, patience: float) -> dict[str, Any]:
         kit, ids = self.kit, self.ids
@@ -150,11 +143,14 @@ class _Match:
             "psi", kit, self._run_and_conclude, patience, self.names, may_restart=True, request=request
         )
         sizes = _sizes(kit.name, self.names, len(ids), result)
-        rows = (
-            None
-            if result["rows"] is None
-            else join_rows(ids, result["rows"], sizes[self.first], kit.name == self.first, self.join)
-        )
+        kept, is_kept, rows = sizes[self.first], kit.name == self.first, None
+        if isinstance(ids, StoredSet):
+            if result["rows"] is not None and out is not None:
+                shared = result["rows"]
+                how = dict(self.reading or {})
+                write_shared(Path(file), ids, shared, Path(out), self.space, kept, is_kept, self.join, how)
+        elif result["rows"] is not None:
+            rows = join_rows(ids, result["rows"], kept, is_kept, self.join)
         value = {
             "party": kit.name,
             "shared": result["size"],
@@ -165,6 +161,7 @@ class _Match:
         }
         if kit.directory is not None:
             value["ledger_of_party"] = str(kit.directory / NAME)
+        value |= {} if rows is not None or result["rows"] is None or out is None else {"out": str(out)}
         return write_result(file, rows, out, ledger, value, self.reading)
 
     async def _run_and_conclude(self, me: Party) -> dict[str, Any]:
@@ -190,6 +187,7 @@ def _prepare(
     policy: str | Path | None,
     wait: float | None,
     reading: Reading,
+    space: Scratch,
 ) -> _Match:
     """Check the options and read the ids, before the hub is asked for anything."""
     if out is not None:
@@ -213,7 +211,12 @@ def _prepare(
     check_join("tacit psi", "join", join, len(names), reveal == "both")
     protocol.check_options(method, reveal, limit)
     group.ready()
-    ids = read_ids(file, id, reading)
+    has_buckets = not many and method != "dh" and reveal in ("both", "receiver")
+    ids = (
+        read_ids_into(space, Path(file), id, None if out is None else Path(out), exact(file, reading))
+        if has_buckets
+        else read_ids(file, id, reading)
+    )
     if (reveal == "sum" and kit.name != first) != (values is not None):
         raise bad(
             "tacit psi",
@@ -235,10 +238,16 @@ def _prepare(
         "join": join,
     }
 
+    record = Checkpoint(None if kit.directory is None else kit.directory / RECORD, terms)
+
     async def program(me: Party) -> dict[str, Any]:
         scope = me.scope("psi")
         async with answering(scope, set(kit.parties) - names - {kit.server}):
-            return await run_with_restarts(scope, sorted(names - {kit.name}), terms, match, wait)
+            result = await run_with_restarts(
+                scope, sorted(names - {kit.name}), terms, match, wait, lambda: bool(record.state)
+            )
+        record.clear()
+        return result
 
     async def match(scope: Party) -> dict[str, Any]:
         if many:
@@ -250,7 +259,12 @@ def _prepare(
                     scope, ids.digests, leader=first, policy=rules, queries=queries, **common
                 )
             )
-        common = {"method": method, "reveal": reveal, "limit": limit}
+        common = {
+            "method": method,
+            "reveal": reveal,
+            "limit": limit,
+            "checkpoint": record if has_buckets else None,
+        }
         return await (
             protocol.receiver(scope, ids.digests, other=rest[0], **common)
             if kit.name == first
@@ -259,7 +273,7 @@ def _prepare(
             )
         )
 
-    return _Match(kit, frozenset(names), first, reveal, join, ids, program, reading)
+    return _Match(kit, frozenset(names), first, reveal, join, ids, program, reading, space)
 
 
 def _sizes(name: str, names: AbstractSet[str], own_size: int, result: dict[str, Any]) -> dict[str, int]:
@@ -278,7 +292,7 @@ def _conclude(
     name: str,
     first: str,
     rest: list[str],
-    ids: IdSet,
+    ids: IdSet | StoredSet,
     result: dict[str, Any],
     reveal: str,
     join: str,
@@ -373,7 +387,7 @@ def participants(kit: Kit, others: Sequence[str]) -> set[str]:
     return names
 
 
-def _read_values(file: str | Path, column: str, ids: IdSet, reading: Reading) -> list[int]:
+def _read_values(file: str | Path, column: str, ids: IdSet | StoredSet, reading: Reading) -> list[int]:
     if len(ids) < ids.total:
         raise BadData(
             f"{file}: some rows have a duplicate or empty id, so their values are ambiguous. "

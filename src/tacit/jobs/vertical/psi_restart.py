@@ -6,8 +6,9 @@
       |    `protocols/psi.py` or `psi_many.py`, from the start  |
       |--- MatchDone ------------------------------------------>|    before that, nobody leaves
 
-Nothing is resumed in the middle: a matching that begins again has new keys, so no answer of the first one can
-be compared with one of the second. A sender counts each beginning as a query of its own (`queries_per_day`),
+A matching of several buckets resumes at a bucket (`protocols/psi_resume.py`). Nothing else is resumed in the
+middle: a matching that begins again has new keys, so no answer of the first one can be compared with one of
+the second. A sender counts each beginning as a query of its own (`queries_per_day`),
 as it cannot know whether a restarted party has the same ids. A party that has answered, that is, sent what
 tells the other about ids (`ANSWERS`), does not begin again in the same start: it ends, and tells the others.
 """
@@ -122,10 +123,12 @@ async def run_with_restarts(
     terms: Mapping[str, Any],
     program: Callable[[Party], Awaitable[dict[str, Any]]],
     wait: float | None = None,
+    may_resume: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Compare the options of all parties, then run the program; again if another party is started again.
 
-    `wait`: seconds for all to start.
+    `wait`: seconds for all to start. `may_resume`: whether the program has a record with which it
+    decides itself if it resumes or ends (`protocols/psi_resume.py`).
     """
     greeting = MatchTerms(json.dumps({**terms, "start": me.secret.bytes(NONCE).hex()}, sort_keys=True))
     known: dict[str, bytes] = {}
@@ -172,7 +175,7 @@ async def run_with_restarts(
                     tasks[0].result()
                 await cancel_all([attempt, news])
             who = ", ".join(map(repr, restarted))
-            if transport.answer:
+            if transport.answer and not may_resume():
                 raise QueryRefused(
                     f"{who} was restarted after {me.name!r} had answered ({transport.answer}). With other "
                     "ids, another answer would show more than the parties agreed to. Nothing was written. "
