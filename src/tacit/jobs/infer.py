@@ -118,8 +118,8 @@ def infer(
     Correlated randomness comes from `helper`; with helper=None the two generate it themselves, which takes
     about a hundred times as many bytes. `products` is how they compute matrix products then: "he" by
     homomorphic encryption where that sends less (Microsoft SEAL, extra `he`), "ot" by oblivious transfer
-    only, which needs the extra `mpc` alone and sends up to a hundred times as much for large products. Both
-    parties give the same.
+    only, which needs the extra `mpc` alone and sends ten to a thousand times as much. Both parties give the
+    same.
 
     `private`: ("input", "model") hides both; ("input",) reveals the weights to the client. `reveal`: what the
     client learns, "logits" or only the "argmax". Rows are evaluated in batches of `batch`; the masked weights

@@ -19,7 +19,8 @@ Malicious parties are caught: `prime` a field · `tagged`, `elements` shares wit
 `spdz` computing with them · `tagged_bits` comparisons · `checked`, `tensor_checked`.
 
 Two parties without a dealer: `extension` oblivious transfer · `gilboa` products · `packing`, `lattice`
-products of matrices and images by homomorphic encryption · `masks` · `pair`.
+products of matrices and images by homomorphic encryption · `matrices` what both split them into · `masks` ·
+`pair`.
 """
 
 from __future__ import annotations

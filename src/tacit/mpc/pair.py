@@ -40,8 +40,8 @@ from .truncate import Truncation
 
 ASSUMES = (
     "SEMI-HONEST, NO HELPER: the secrets hold if owner and client follow their programs; they generated the "
-    "masks themselves, by oblivious transfer and homomorphic encryption. A party that deviates there can "
-    "learn the other's secrets, or corrupt the result unnoticed."
+    "masks themselves, by oblivious transfer, and with products='he' by homomorphic encryption. A party that "
+    "deviates there can learn the other's secrets, or corrupt the result unnoticed."
 )
 KINDS = (Mask, Triple, Square, Truncation, Comparison)
 PART = 1 << 22  # words of one part of a streamed plan: 32 MB, some 100 in memory while it is generated
