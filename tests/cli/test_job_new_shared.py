@@ -320,3 +320,29 @@ def test_infinite_outcomes_are_declared_as_missing(capsys):
     value = answer(capsys, "job", "new", "a.csv", "--label", "y")
     assert value["remaining"] == ""
     assert job.load("job.toml").dataset().rows.y.isfinite().all()
+
+
+def test_a_draft_that_other_parties_read_does_not_say_where_a_file_is(capsys, tmp_path):
+    """Before, the finding about rows without an outcome had the path on this machine."""
+    for name in ("a.csv", "b.csv"):
+        pd.DataFrame({"x": range(60), "y": ["no", "yes", None] * 20}).to_csv(tmp_path / name, index=False)
+    paths = [str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]
+    answer(capsys, "job", "new", *paths, "--label", "y", "--parties")
+    text = Path("job.toml").read_text()
+    assert "the first is row 3 (line 4) of a.csv" in " ".join(text.split())
+    assert str(tmp_path) not in text
+
+
+def test_rows_whose_outcome_is_a_code_for_missing_do_not_stop_a_draft(capsys):
+    """Before, texts in such rows alone were an error: they were left out when the columns were inspected."""
+    rng = np.random.default_rng(0)
+    y = rng.normal(100, 10, 400).round(1)
+    y[3:5] = -9999
+    lab = rng.integers(0, 50, 400).astype(str).astype(object)
+    frame = pd.DataFrame({"age": rng.integers(20, 60, 400), "lab": lab, "y": y})
+    frame.loc[3:4, "lab"] = ["refused", "lost"]
+    frame.to_csv("a.csv", index=False)
+    value = answer(capsys, "job", "new", "a.csv", "--label", "y", "--parties")
+    assert ("sentinel", "y") in {(p["problem"], p["column"]) for p in value["problems"]}
+    draft = tomllib.loads(Path("job.toml").read_text())["data"]
+    assert draft["numbers"] == ["age", "lab"]

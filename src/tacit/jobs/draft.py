@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..data.cells import is_unknown, show_row
+from ..data.cells import is_unknown, show_row, without_codes
 from ..data.findings import inspect_table
 from ..data.inspection import Finding, Inspection, keep_frequent
 from ..data.joined_tables import PARTY, join_tables, name_files
@@ -102,7 +102,9 @@ def draft_job(
         k = 0
         while place >= len(frames[k]):
             place, k = place - len(frames[k]), k + 1
-        return show_row(place) if len(frames) == 1 else f"row {place + 1} (line {place + 2}) of {paths[k]}"
+        # other parties read a draft for real parties: not where a file is on this machine
+        file = Path(paths[k]).name if real_parties else paths[k]
+        return show_row(place) if len(frames) == 1 else f"row {place + 1} (line {place + 2}) of {file}"
 
     found = inspect_table(frame, label, by, categories, locate, least=FLOOR if real_parties else 0)
     found.findings[:0] = notes
@@ -218,7 +220,8 @@ def _layout(frame: DataFrame, found: Inspection) -> dict[str, Any]:
     given = found.settings
     treatment = "Correct them in every file; until then they are values of their own, or 'other' if rare."
     _replace_treatment(found, "typos", treatment)
-    rows = frame[frame[found.label].notna()]
+    outcomes = without_codes(frame[found.label], given.get("missing_codes", {}).get(found.label, ()))
+    rows = frame[outcomes.notna()]  # those that were inspected
     hidden = {found.label, found.by, PARTY, given.get("group"), *given.get("drop", ())}
     names = [c for c in map(str, frame.columns) if c not in hidden]
     codes = {k: v for k, v in given.get("missing_codes", {}).items() if k in names}

@@ -36,7 +36,10 @@ class SumProgram(Protocol[T, R]):
         """How many integers a party contributes to this step."""
 
     def local(self, step: int, table: T, down: Down) -> np.ndarray:
-        """Return what one party contributes: a vector of int64."""
+        """Return what one party contributes: a vector of int64.
+
+        It does not change `down`, which parties of one process share.
+        """
 
     def coordinate(self) -> Generator[Down, np.ndarray, R]:
         """Yield what is sent down in each step, receive the sum, and return the result."""
