@@ -11,6 +11,7 @@ import pytest
 import tacit
 from tacit.accounting.account import FILE
 from tacit.crypto import exact, ring
+from tacit.data.table_files import read_table
 from tacit.errors import BadJob, BudgetSpent, QueryRefused
 from tacit.jobs.stats.answers import AnswerFile
 from tacit.jobs.stats.contract import SumContract
@@ -25,6 +26,7 @@ from tacit.stats.disclosure import (
     check_parties,
     check_saturated,
     difference,
+    hash_texts,
 )
 from tacit.stats.noisy import NoisyProgram
 from tacit.stats.regression import GlmProgram
@@ -196,6 +198,55 @@ def test_a_party_that_was_killed_and_restarted_may_go_on_with_its_query(tmp_path
     for _ in range(2):
         answers = AnswerFile(tmp_path, "va", contract.digest)
         admit(StatsPolicy(), contract, program, heart()["va"], answers, tmp_path)
+
+
+READINGS = (
+    {"decimal": ",", "encoding": "cp1252"},
+    {"decimal": ".", "encoding": "cp1252"},  # numbers with a comma are texts
+    {"decimal": ",", "encoding": "latin-1", "declared": {"town": ["NA"], "dose": ["NA"]}},
+    {"decimal": ",", "encoding": "cp437"},
+)
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_a_coordinator_that_has_a_file_read_in_another_way_cannot_ask_about_one_person_less(
+    tmp_path, reading
+):
+    """Before, all rows were others: the numbers were texts, and nothing was refused."""
+    lines = ["id;dose;town;sex", *(f"{i};{i / 4:.2f};K\u00f6ln{i % 7};{'fm'[i % 2]}" for i in range(200))]
+    lines = [line.replace(".", ",") for line in lines]
+    lines[5:60] = [f"{line.split(';')[0]};NA;NA;f" for line in lines[5:60]]
+    tables = {}
+    for name, some in {"all": lines, "less": [*lines[:30], *lines[31:]]}.items():
+        (tmp_path / f"{name}.csv").write_bytes("\n".join([*some, ""]).encode("cp1252"))
+        how = READINGS[0] if name == "all" else reading
+        tables[name] = read_table(tmp_path / f"{name}.csv", separator=";", **how)
+    first, second = hash_texts(tables["all"]), hash_texts(tables["less"])
+    assert len(np.unique(first)) == 200
+    assert difference(np.sort(first), np.sort(second)) == 1
+    history = QueryHistory(tmp_path)
+    history.admit("c1", {"all rows": first}, first, "text")
+    with pytest.raises(QueryRefused, match="differ from those of an earlier one by 1 people"):
+        history.admit("c2", {"all rows": second}, second, "text")
+
+
+def test_row_sets_of_earlier_versions_still_count(tmp_path):
+    """They have hashes of another kind; a party goes on to write those, too."""
+    import pandas as pd
+
+    table, program = heart()["va"], DescribeProgram(("age",))
+    contract = SumContract.of(program, ["va", "x", "y"])
+    old = pd.util.hash_pandas_object(table, index=False).to_numpy()
+    QueryHistory(tmp_path).admit("c1", {"all rows": old})
+    with pytest.raises(QueryRefused, match="differ from those of an earlier one by 1 people"):
+        admit(
+            StatsPolicy(),
+            contract,
+            program,
+            table.iloc[1:],
+            AnswerFile(tmp_path, "va", contract.digest),
+            tmp_path,
+        )
 
 
 def test_equal_rows_are_counted():

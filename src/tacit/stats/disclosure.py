@@ -17,11 +17,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import QueryRefused
 from ..files import append_line, write_atomic
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LEAST = 5  # smallest count shown: the usual rule of statistical offices
 EFFECTIVE_ROWS = 3.0  # as in the dominance rule: never one or two people
@@ -167,14 +171,22 @@ class QueryHistory:
     `least`: subtracting the answers would show these people. Rows are identified by their content, so
     a table in another order is the same set; equal rows are counted.
 
-        STATE/row-sets.jsonl   {"contract": "…", "rows": N, "file": "row-sets/….npy"[, "group_of": "…"]}
+        STATE/row-sets.jsonl   {"contract": "…", "rows": N, "file": "row-sets/….npy"[, "group_of": "…"]
+                                [, "hashed": "text"]}
+
+    `hashed` names the kind of hashes; sets of two kinds are not compared. Tables had "" until tacit 0.6, and
+    have "text" (`hash_texts`).
     """
 
     def __init__(self, folder: Path, least: int = 10):
         self.file, self.folder, self.least = folder / "row-sets.jsonl", folder / "row-sets", least
 
     def admit(
-        self, contract: str, row_sets: Mapping[str, np.ndarray], whole: np.ndarray | None = None
+        self,
+        contract: str,
+        row_sets: Mapping[str, np.ndarray],
+        whole: np.ndarray | None = None,
+        hashed: str = "",
     ) -> None:
         """Record the row sets (hashes of rows, uint64) of a query before it is answered, or raise.
 
@@ -187,7 +199,7 @@ class QueryHistory:
         def check(lines: list[str]) -> None:
             for line in lines:
                 entry = json.loads(line)
-                if entry["contract"] == contract:
+                if entry["contract"] == contract or entry.get("hashed", "") != hashed:
                     continue
                 earlier = np.load(self.folder / entry["file"], allow_pickle=False)
                 for name, rows in new.items():
@@ -204,13 +216,21 @@ class QueryHistory:
                             "rows: leave rows with missing values out of the table. Nothing was sent."
                         )
 
-        self._write(contract, new, table, check)
+        self._write(contract, new, table, hashed, check)
+
+    def has(self, hashed: str) -> bool:
+        """Return whether there are sets with this kind of hashes."""
+        if not self.file.is_file():
+            return False
+        lines = self.file.read_text(encoding="utf-8").splitlines()
+        return any(json.loads(line).get("hashed", "") == hashed for line in lines)
 
     def _write(
         self,
         contract: str,
         new: Mapping[str, np.ndarray],
         table: str | None,
+        hashed: str,
         check: Callable[[list[str]], None],
     ) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -223,7 +243,48 @@ class QueryHistory:
             entry: dict[str, object] = {"contract": contract, "rows": len(rows), "file": file}
             if is_group(name) and table is not None:
                 entry["group_of"] = table
+            if hashed:
+                entry["hashed"] = hashed
             append_line(self.file, json.dumps(entry), check)
+
+
+def hash_texts(table: pd.DataFrame) -> np.ndarray:
+    """Return a hash of each row (uint64) that does not depend on how its file was read.
+
+    A coordinator's job says how files are read. With another decimal sign, numbers become texts; with another
+    encoding, letters beyond ASCII change; a declared value such as NA is not missing. So a text that is a
+    number with either sign counts as that number, one that can mean a missing cell as missing, and of others
+    only ASCII letters count.
+    """
+    import pandas as pd
+
+    from ..data.table_files import NULLS
+
+    state = np.zeros(len(table), np.uint64)
+    for place in range(table.shape[1]):
+        column = table.iloc[:, place]
+        if pd.api.types.is_numeric_dtype(column.dtype):
+            cells = _hash_numbers(column.to_numpy(float, na_value=np.nan))
+        else:
+            codes, values = pd.factorize(column)  # -1: missing
+            texts = pd.Series(
+                [str(v).encode("ascii", "ignore").decode().strip() for v in values], dtype=object
+            )
+            read = pd.to_numeric(texts.str.replace(",", ".", regex=False), errors="coerce").to_numpy(float)
+            is_number = ~np.isnan(read) | texts.isin(NULLS).to_numpy()
+            known = np.where(is_number, _hash_numbers(read), pd.util.hash_array(texts.to_numpy()))
+            cells = np.append(known, _hash_numbers(np.array([np.nan])))[codes]
+        state = state * np.uint64(0x9E3779B97F4A7C15) + cells
+        state ^= state >> np.uint64(29)
+    return state
+
+
+def _hash_numbers(values: np.ndarray) -> np.ndarray:
+    import pandas as pd
+
+    found = values + 0.0  # −0 becomes 0
+    found[np.isnan(found)] = np.nan  # one NaN
+    return np.asarray(pd.util.hash_array(found), np.uint64)
 
 
 def is_group(name: str) -> bool:

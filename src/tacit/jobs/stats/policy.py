@@ -17,7 +17,14 @@ from ...accounting.compose import Release
 from ...config import toml
 from ...errors import BudgetSpent
 from ...parameters import from_fields, real, whole
-from ...stats.disclosure import LEAST, QueryHistory, check_dominance, check_own_rows, check_parties
+from ...stats.disclosure import (
+    LEAST,
+    QueryHistory,
+    check_dominance,
+    check_own_rows,
+    check_parties,
+    hash_texts,
+)
 from ...stats.privacy import AboutRows, HasParameters, Private, SumsValues
 from .answers import AnswerFile
 from .contract import SumContract
@@ -112,12 +119,16 @@ def admit(
         for values in program.summed_values(read):
             check_dominance(values, policy.max_share)
     rows = table if person is None else table[[person]]
-    hashes = pd.util.hash_pandas_object(rows, index=False).to_numpy()
     sets = program.row_sets(read) if isinstance(program, AboutRows) else {}
     sets = {"all rows": np.ones(len(table), bool), **sets}
     # a group below the threshold differs from nobody by less than that; its figures are not shown
-    chosen = {n: hashes[m] for n, m in sets.items() if n == "all rows" or m.sum() >= policy.min_difference}
-    QueryHistory(folder, policy.min_difference).admit(contract.digest, chosen, hashes)
+    sets = {n: m for n, m in sets.items() if n == "all rows" or m.sum() >= policy.min_difference}
+    history = QueryHistory(folder, policy.min_difference)
+    kinds = {"text": hash_texts(rows)}
+    if history.has(""):  # answered by tacit 0.6 or earlier
+        kinds[""] = pd.util.hash_pandas_object(rows, index=False).to_numpy()
+    for hashed, hashes in kinds.items():
+        history.admit(contract.digest, {n: hashes[m] for n, m in sets.items()}, hashes, hashed)
 
 
 def check_least(policy: StatsPolicy, asked: Mapping[str, Any]) -> None:

@@ -70,12 +70,8 @@ class Scratch:
         if self._folder is None:
             for left in self.parent.glob(f"{PREFIX}*"):
                 _remove_if_left(left)
-            try:  # mkdtemp gives mode 0700
-                folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self.parent))
-                # locked while this process lives
-                self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-                fcntl.flock(self._lock, fcntl.LOCK_EX)
-                self._folder = folder
+            try:
+                self._folder, self._lock = _make_locked(self.parent)
             except OSError as error:
                 raise BadParameter(
                     f"psi: no files can be written in {self.parent}: {error.strerror}. Give a folder with "
@@ -98,6 +94,17 @@ class Scratch:
             f"{need / 1e9:.2f} GB for {rows:,} rows of {text / 1e9:.2f} GB",
             "Give a folder on a larger disk with --scratch.",
         )
+
+
+def _make_locked(parent: Path) -> tuple[Path, int]:
+    """Create a folder of mode 0700; return it and its lock, which is held while this process lives."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.fstat(lock).st_nlink:
+            return folder, lock
+        os.close(lock)  # another matching took it for a killed one's, and removed it
 
 
 def _remove_if_left(folder: Path) -> None:
