@@ -393,3 +393,16 @@ def test_parts_of_a_file_have_the_decimal_points_that_the_whole_file_has(
     assert exact["a"].tolist() == ["1,5", "2", "NA", "4,25"]
     with pytest.raises(BadParameter, match=re.escape("decimal is ';'; it must be '.' or ','")):
         next(read_chunks(file, decimal=";"))
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_a_cell_with_a_line_break_of_any_system_is_written_so_that_it_is_read_back(
+    tmp_path: Path, separator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pandas does not quote a carriage return, which ended the row."""
+    monkeypatch.setattr(table_files, "CHUNK", 2)
+    frame = pd.DataFrame({"a": ["x", "y\rz", "p\r\nq", 'm\n"n"', None], "b": [1, 2, 3, 4, 5]})
+    read = read_table(write_table(frame, tmp_path / "t.csv", separator))
+    pd.testing.assert_frame_equal(read, frame, check_dtype=False)
+    empty = write_table(frame.iloc[:0], tmp_path / "empty.csv", separator)
+    assert empty.read_text() == f"a{separator}b\n"

@@ -25,6 +25,7 @@ from __future__ import annotations
 import bz2
 import codecs
 import csv
+import functools
 import gzip
 import io
 import itertools
@@ -346,9 +347,20 @@ def write_table(
 
 def _write_csv(parts: Iterable[DataFrame], out: Any, separator: str) -> None:
     text = io.TextIOWrapper(out, encoding="utf-8", newline="")
-    for number, part in enumerate(parts):
-        part.to_csv(text, index=False, header=number == 0, sep=separator, lineterminator="\n")
+    header = True
+    for part in parts:
+        for begin in range(0, max(len(part), 1), CHUNK):
+            text.write(_to_lines(part.iloc[begin : begin + CHUNK], header, separator))
+            header = False
     text.detach()
+
+
+def _to_lines(rows: DataFrame, header: bool, separator: str) -> str:
+    write = functools.partial(rows.to_csv, index=False, header=header, sep=separator, lineterminator="\n")
+    lines = str(write())
+    if "\r" in lines:  # pandas does not quote it, and readers take it for the end of a row
+        lines = str(write(quoting=csv.QUOTE_NONNUMERIC))
+    return lines
 
 
 def _write_parquet(parts: Iterable[DataFrame], out: IO[bytes], text_columns: Sequence[str]) -> None:
