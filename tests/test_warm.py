@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -71,3 +72,17 @@ def test_what_a_failed_test_has_left_is_ended_with_its_streams() -> None:
     assert process.stdout.closed
     assert process.stderr.closed
     assert len(warm.started) == before
+
+
+def test_a_file_keeps_its_number_whatever_that_is() -> None:
+    """A worker of pytest has many open files; the number 103 was taken for a copy, and closed."""
+    code = "import os, sys; os.write(int(sys.argv[1]), b'here')"
+    for number in (100, 101, 102, 103, 104, 250):
+        read, write = os.pipe()
+        high = fcntl.fcntl(write, fcntl.F_DUPFD, number)
+        os.close(write)
+        process = warm.Popen([sys.executable, "-c", code, str(high)], pass_fds=[high])
+        os.close(high)
+        assert process.wait(300) == 0
+        with open(read, "rb") as file:
+            assert file.read() == b"here"

@@ -346,7 +346,10 @@ def _become(request: dict[str, Any], fds: list[int]) -> NoReturn:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        high = [_above(number, 100) for number in fds]
+        least = (
+            max(100, *request["numbers"]) + 1
+        )  # above every target: none replaces one that is still needed
+        high = [_above(number, least) for number in fds]
         for number, target in zip(high, request["numbers"]):
             os.dup2(number, target, inheritable=True)
             os.close(number)

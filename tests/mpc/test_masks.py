@@ -67,7 +67,8 @@ def test_chunks_alternate_between_parties_and_fit_together(monkeypatch):
     for request, parts in zip(asked, made(*asked, lines=lines)):
         holds(request, parts)
     costs = [{name: cost.rounds for name, cost in line.costs.items()} for line in lines]
-    assert costs[0] == costs[1] == {"base transfers": 4, "truncations": 2 * 4 + 2, "comparisons": 3 * 9}
+    in_turn = {"agreement": 1, "base transfers": 4, "truncations": 2 * 4 + 2, "comparisons": 3 * 9}
+    assert costs[0] == costs[1] == in_turn
 
 
 def test_no_request_generates_nothing():
