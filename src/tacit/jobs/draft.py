@@ -142,13 +142,14 @@ def _read(path: str | os.PathLike[str], given: Mapping[str, Any]) -> tuple[DataF
         try:
             header = read_header(path, reading.get("separator"), reading.get("encoding"))
             try:
-                return read_table(path, **reading), how
+                return read_table(path, **reading, text_columns=header.names), how
             except BadData as error:
                 if "the numbers have a" not in str(error):
                     raise
                 # in a file with commas between cells, they separate thousands: such columns stay text
                 decimal = "." if header.separator == "," else ","
-                return read_table(path, **reading, decimal=decimal), {**how, "decimal": decimal}
+                table = read_table(path, **reading, decimal=decimal, text_columns=header.names)
+                return table, {**how, "decimal": decimal}
         except BadData as error:
             problem = problem or error
             if "UTF-8" not in str(error):
@@ -176,7 +177,8 @@ def _agree_on_reading(
         if how.get("decimal") == ",":
             continue
         # without fractions it is read alike
-        if not read_table(path, **{**given, **how, "decimal": ","}).equals(frame):
+        again = read_table(path, **{**given, **how, "decimal": ","}, text_columns=list(frame.columns))
+        if not again.equals(frame):
             raise BadData(
                 f"the files differ in their decimal sign: {comma} has ',' and {path} has '.'. Save all alike."
             )
