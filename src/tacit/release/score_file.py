@@ -131,6 +131,8 @@ def write_scores(
     def parts() -> Iterator[pandas.DataFrame]:
         nonlocal count, notes
         for chunk in read_chunks(path, separator=separator, encoding=encoding):
+            if chunk.empty:
+                continue  # only column names: refused below
             frame, notes = select_columns(model.recipe, chunk, model.label, keep)
             if decimal == ",":
                 refuse_thousands(path, frame[list(model.recipe.numbers)], least=0)
