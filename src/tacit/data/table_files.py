@@ -400,9 +400,15 @@ def _find(path: str | os.PathLike[str]) -> Path:
             if file.parent.is_dir()
             else []
         )
-        advice = nearest(file.name, tables, "Files in this folder", 5) if tables else "Check the path."
+        advice = nearest(file.name, tables, "Files in this folder", 5, _stem) if tables else "Check the path."
         raise MissingFiles(f"there is no file {file}. {advice}")
     return file
+
+
+def _stem(name: str) -> str:
+    """The name without its endings: .csv, which most tables share, would make all of them similar."""
+    path = Path(name.lower())
+    return (path.with_suffix("") if path.suffix in _OPEN else path).stem
 
 
 def _has_table_name(path: Path) -> bool:
