@@ -457,7 +457,7 @@ def check_decimal(
     check_reading("read_table", decimal=decimal)
     header = read_header(path, separator, encoding)
     if decimal == header.separator and not is_parquet(_find(path)):
-        check_reading("read_table", separator=header.separator, decimal=decimal)
+        check_reading(f"read_table: {path}", separator=header.separator, decimal=decimal)
     return header
 
 
