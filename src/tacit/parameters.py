@@ -282,11 +282,20 @@ def to_table(thing: Any) -> dict[str, Any]:
     return table
 
 
-def nearest(word: str, words: list[str], label: str = "Known", most: int | None = None) -> str:
-    """Return 'Did you mean …?', or the list (of at most `most` words) when nothing is similar."""
-    close = difflib.get_close_matches(word.lower(), [w.lower() for w in words], n=1, cutoff=0.6)
+def nearest(
+    word: str,
+    words: list[str],
+    label: str = "Known",
+    most: int | None = None,
+    key: Callable[[str], str] = str.lower,
+) -> str:
+    """Return 'Did you mean …?', or the list (of at most `most` words) when nothing is similar.
+
+    `key` returns what is compared of a word.
+    """
+    close = difflib.get_close_matches(key(word), list(map(key, words)), n=1, cutoff=0.6)
     for w in words:
-        if close and w.lower() == close[0]:
+        if close and key(w) == close[0]:
             return f"Did you mean {w!r}?"
     more = ", …" if most is not None and len(words) > most else "."
     return f"{label}: " + ", ".join(sorted(words)[:most]) + more

@@ -15,7 +15,7 @@ from tacit import data
 from tacit.config import job
 from tacit.data.findings import find_date_format, inspect_table
 from tacit.data.misspellings import is_misspelled
-from tacit.errors import BadData
+from tacit.errors import BadData, BadParameter
 from tacit.jobs.draft import draft_job
 from tacit.jobs.train.party_rows import read_party_table, read_rows
 
@@ -210,6 +210,71 @@ def test_files_with_different_decimal_signs_are_refused_unless_they_have_no_frac
         draft_job(["point.csv", "comma.csv"], label="y")
     frame.assign(a=range(60)).to_csv("whole.csv", index=False, sep=";")
     assert draft_job(["whole.csv", "comma.csv"], label="y").settings["decimal"] == ","
+
+
+def test_files_with_commas_between_cells_beside_decimal_commas_are_refused_by_name(folder):
+    frame = pd.DataFrame({"a": np.arange(60) / 7, "b": np.arange(60) % 5, "y": ["n", "p"] * 30})
+    frame.to_csv("german.csv", index=False, sep=";", decimal=",")
+    frame.to_csv("english.csv", index=False)
+    why = r"german\.csv has the decimal sign ',', and english\.csv has commas between cells\..*save both"
+    for files in (["german.csv", "english.csv"], ["english.csv", "german.csv"]):
+        with pytest.raises(BadData, match=why):
+            draft_job(files, label="y")
+    with pytest.raises(BadParameter, match=r"english\.csv: decimal is ',';"):
+        draft_job(["english.csv"], label="y", reading={"decimal": ","})
+
+
+def write_german_costs(name="costs.csv"):
+    rows = [f"{1 + k % 9}.{100 + 7 * k};{k},5;{k % 3};{'ja' if k % 2 else 'nein'}" for k in range(120)]
+    Path(name).write_text("\n".join(["kosten;x;z;y", *rows]) + "\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize("parties", [False, True])
+def test_points_that_seem_to_separate_thousands_are_named_and_the_column_is_left_out(folder, capsys, parties):
+    """The draft quotes no number: with --parties others read it."""
+    write_german_costs()
+    options = ("--parties",) if parties else ()
+    problems = answer(capsys, "job", "new", "costs.csv", "--label", "y", *options)["problems"]
+    (problem,) = [p for p in problems if p["problem"] == "thousands"]
+    assert problem["column"] == "kosten"
+    assert "it seems to separate thousands, as in 1.234 for 1234" in problem["text"]
+    assert ("`numbers`" if parties else "`drop`") in problem["treatment"]
+    text = Path("job.toml").read_text(encoding="utf-8")
+    assert "1.100" not in text
+    settings = tomllib.loads(text)["data"]
+    if parties:
+        assert settings["numbers"] == ["x", "z"]
+        assert len(read_party_table("a", "costs.csv", settings, 0).y) == 120
+    else:
+        assert settings["drop"] == ["kosten"]
+        assert run(capsys, "run", "job.toml", "--out", "run", "--quiet")[0] == 0
+        Path("job.toml").write_text(text.replace('drop = ["kosten"]', ""), encoding="utf-8")
+        for verb in (("run", "job.toml", "--out", "again"), ("plan", "job.toml")):
+            code, out, err = run(capsys, *verb)
+            assert code == 2, out
+            assert "costs.csv, column 'kosten': '1.100' in row 1 (line 2 of a CSV file)" in err
+
+
+def test_a_label_with_separators_of_thousands_is_refused(folder):
+    write_german_costs()
+    with pytest.raises(BadData, match=r"the label 'kosten' has numbers with a point.* Write 1234"):
+        draft_job(["costs.csv"], label="kosten")
+
+
+def test_a_column_of_different_whole_numbers_is_kept_by_taking_it_out_of_drop(folder, capsys):
+    frame = pd.DataFrame(
+        {"costs": np.arange(300) * 37 % 3000, "x": np.arange(300) % 7, "y": ["n", "p"] * 150}
+    )
+    frame.to_csv("t.csv", index=False)
+    draft = draft_job(["t.csv"], label="y")
+    (finding,) = [f for f in draft.findings if f.column == "costs"]
+    assert finding.treatment == "Left out; take it out of `drop` if it is a quantity (costs, a volume)."
+    (finding,) = [f for f in draft_job(["t.csv"], "y", real_parties=True).findings if f.column == "costs"]
+    assert finding.treatment == "Left out; list it in `numbers` if it is a quantity (costs, a volume)."
+    assert 'drop = ["costs"]' in draft.text
+    Path("job.toml").write_text(draft.text.replace('drop = ["costs"]', ""), encoding="utf-8")
+    assert run(capsys, "run", "job.toml", "--out", "run", "--quiet")[0] == 0
+    assert "costs" in tacit.load("run").pipeline.recipe.numbers
 
 
 def test_columns_that_not_all_files_have_are_left_out_and_named(folder):

@@ -101,6 +101,32 @@ def test_a_decimal_comma_is_declared(folder, capsys, trained):
     assert (folder / "s.csv").read_text() == (folder / "t.csv").read_text()
 
 
+def test_a_file_without_rows_is_refused_and_a_table_without_rows_has_no_scores(folder, capsys, trained):
+    frame = pd.DataFrame({"x": [*range(40)], "y": [float(k % 7) for k in range(40)]})
+    numbers = data.from_frame(frame, "y", regression=True).split(2)
+    run_of_numbers = tacit.train(numbers, model="linear", rounds=1, out=folder / "numbers")
+    for result, header in ((trained, "age,smoker,stage,note"), (run_of_numbers, "x")):
+        write(folder, f"{header}\n")
+        text = refused(capsys, "predict", str(result.directory), "new.csv", "--out", "s.csv")
+        assert "new.csv has column names and no rows. Give at least one row." in text
+        assert not (folder / "s.csv").exists()
+    scores = run_of_numbers.predict(frame[["x"]].iloc[:0])
+    assert list(scores.columns) == list(run_of_numbers.predict(frame[["x"]]).columns)
+    assert len(scores) == 0
+
+
+def test_a_number_with_separators_of_thousands_is_refused(folder, capsys, trained, monkeypatch):
+    """Each part of a file is checked: the first has nothing but empty cells."""
+    monkeypatch.setattr(table_files, "CHUNK", 3)
+    write(folder, "age;smoker;stage;note\n" + 4 * ";True;1;x\n" + "1.157;True;1;1.100\n;True;1;x\n")
+    where = ("predict", str(trained.directory), "new.csv", "--out", "s.csv")
+    text = refused(capsys, *where, "--decimal", ",")
+    assert "new.csv, column 'age': '1.157' in row 5 (line 6 of a CSV file)" in text
+    assert text.count("new.csv, ") == 1
+    assert not (folder / "s.csv").exists()
+    answer(capsys, *where)  # with a decimal point it is a number
+
+
 def test_what_cannot_be_scored_is_refused_and_writes_nothing(folder, capsys, trained):
     where = str(trained.directory)
     write(folder, HEADER + "1,61,True,1,x\n")

@@ -406,3 +406,14 @@ def test_a_cell_with_a_line_break_of_any_system_is_written_so_that_it_is_read_ba
     pd.testing.assert_frame_equal(read, frame, check_dtype=False)
     empty = write_table(frame.iloc[:0], tmp_path / "empty.csv", separator)
     assert empty.read_text() == f"a{separator}b\n"
+
+
+def test_a_missing_file_is_compared_by_its_name_without_the_ending(tmp_path: Path) -> None:
+    """nix.csv and i6.csv share .csv, and are not similar."""
+    for name in ("i6.csv", "patients.csv.gz"):
+        (tmp_path / name).write_text("a\n1\n", encoding="utf-8")
+    with pytest.raises(MissingFiles, match=r"Files in this folder: i6\.csv, patients\.csv\.gz\."):
+        read_table(tmp_path / "nix.csv")
+    for near in ("patient.csv", "patients.parquet", "Patients.csv"):
+        with pytest.raises(MissingFiles, match=r"Did you mean 'patients\.csv\.gz'\?"):
+            read_table(tmp_path / near)

@@ -25,6 +25,7 @@ from tacit.jobs.vertical import psi_files
 from tacit.jobs.vertical.psi import join_rows
 from tacit.jobs.vertical.psi_deployed import read_ids, write_rows
 from tacit.jobs.vertical.psi_files import Scratch, StoredSet, put_in_order, read_ids_into, scratch_in
+from tacit.jobs.vertical.psi_prepared import prepare_file
 from tacit.parties.conformance import Tap
 from tacit.protocols import psi, psi_oprf
 from tacit.runtimes.inprocess import InProcess
@@ -399,3 +400,47 @@ def test_a_german_file_is_written_as_from_memory(tmp_path: Path) -> None:
     assert out.read_bytes() == (tmp_path / "memory.csv").read_bytes()
     assert out.read_text().splitlines()[0] == "größe;id"
     assert len(out.read_text().splitlines()) == 101
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_ids_that_are_utf_8_and_read_in_another_encoding_are_noted(tmp_path: Path, on_disk: bool) -> None:
+    file, old = tmp_path / "new.csv", tmp_path / "old.csv"
+    file.write_text("id;x\nMüller;ß\nSmith;1\nJosé;2\n", encoding="utf-8")
+    old.write_text("id;x\nMüller;ß\nSmith;1\nJosé;2\n", encoding="cp1252")
+
+    def notes(where: Path, column: str, encoding: str | None) -> tuple[str, ...]:
+        reading = None if encoding is None else {"encoding": encoding}
+        if not on_disk:
+            return read_ids(where, column, reading).notes
+        with Scratch(tmp_path, always=True) as scratch:
+            return read_ids_into(scratch, where, column, None, reading or {}).notes
+
+    (note,) = notes(file, "id", "cp1252")
+    assert note == (
+        f"{file}, column 'id': 2 ids are UTF-8, and read as cp1252: letters such as ü are wrong, and matches "
+        "may be lost. Give encoding 'utf-8', or 'utf-8, cp1252' if only some files are UTF-8."
+    )
+    assert notes(old, "id", "cp1252") == ()
+    for encoding in (None, "utf-8", "utf-8, cp1252"):
+        assert notes(file, "id", encoding) == ()
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_a_file_without_rows_has_no_ids_to_match(tmp_path: Path, on_disk: bool) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("id;x\n", encoding="utf-8")
+    why = r"has column names and no rows\. Give at least one row\."
+    if on_disk:
+        with Scratch(tmp_path, always=True) as scratch, pytest.raises(BadData, match=why):
+            read_ids_into(scratch, file, "id", None)
+        return
+    with pytest.raises(BadData, match=why):
+        read_ids(file, "id")
+    with pytest.raises(BadData, match=why):
+        prepare_file(file, "id", tmp_path / "prepared")
+    assert not (tmp_path / "prepared").exists()
+
+
+def test_an_encoding_that_is_none_is_refused_before_ids_are_read(tmp_path: Path) -> None:
+    with pytest.raises(BadParameter, match="encoding is 'klingon'"):
+        read_ids(table(tmp_path / "t.csv", 0, 5), "id", {"encoding": "klingon"})

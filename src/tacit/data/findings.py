@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -288,6 +289,11 @@ def _inspect_column(name: str, column: Series, found: Inspection, owner: Series 
     ):
         what = f"{name!r} has {distinct} different values in {len(known)} rows: an identifier or free text."
         _drop(name, found, "identifier", what)
+        if whole and not is_id_name:
+            keep = "take it out of `drop`" if found.least == 0 else "list it in `numbers`"
+            found.findings[-1] = replace(
+                found.findings[-1], treatment=f"Left out; {keep} if it is a quantity (costs, a volume)."
+            )
         return
     if re.fullmatch(PRIVATE, re.sub(r"[ .-]+", "_", name), re.IGNORECASE) and distinct > FEW_VALUES:
         what = f"{name!r} has {distinct} different values and the name of what identifies people."

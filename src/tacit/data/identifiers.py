@@ -10,6 +10,7 @@ same record.
 from __future__ import annotations
 
 import bisect
+import codecs
 import hashlib
 import itertools
 import math
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadData
-from .table_files import NULLS
+from .table_files import NULLS, check_encoding
 
 DIGEST = 16  # bytes: two of 10 million ids on each side collide by chance with probability 2^-81
 _MARK = "\x00"
@@ -201,6 +202,41 @@ def first_of_each(digests: np.ndarray) -> np.ndarray:
             seen.add(one)
             places.append(k)
     return np.array(places, np.int64)
+
+
+class MisreadIds:
+    """Finds ids that are UTF-8 read in another encoding (Ã¼ for ü): they equal no id of others."""
+
+    def __init__(self, encoding: str | None) -> None:
+        check_encoding("read_table", encoding)
+        names = [] if encoding is None or "," in encoding else [codecs.lookup(encoding.strip()).name]
+        self._encoding = next((name for name in names if not name.startswith("utf")), None)
+        self._given = encoding
+        self._misread = self._read = 0
+
+    def watch(self, ids: Iterable[str]) -> Iterator[str]:
+        """Yield the ids, and count those that are not ASCII."""
+        if self._encoding is None:
+            yield from ids
+            return
+        for text in ids:
+            if not text.isascii():
+                try:
+                    text.encode(self._encoding).decode("utf-8")
+                    self._misread += 1
+                except UnicodeError:
+                    self._read += 1
+            yield text
+
+    def notes(self, where: str) -> tuple[str, ...]:
+        """Return a note if all ids that are not ASCII are misread."""
+        if not self._misread or self._read:
+            return ()
+        ids = "1 id is" if self._misread == 1 else f"{self._misread:,} ids are"
+        return (
+            f"{where}: {ids} UTF-8, and read as {self._given}: letters such as ü are wrong, and matches may "
+            f"be lost. Give encoding 'utf-8', or 'utf-8, {self._given}' if only some files are UTF-8.",
+        )
 
 
 def show_rows(rows: list[int]) -> str:

@@ -13,6 +13,7 @@ CSV
     - A column whose cells are all numbers is numeric. If one of them is a code with a leading zero, such as
       007, or an integer above 9·10^15, whose last digits a float would lose, the column is text. `True` and
       `False` are booleans. Everything else, dates included, is text.
+    - With decimal=",", a number such as 1.157 is refused: it may be 1157.
     - An id column is text, exactly as written. It has no missing values: whether the text "NA" is an id is
       decided where ids are compared (`identifiers.identify`).
     - With `text=True` every cell is text, exactly as written, and "" and "NA" are two different values.
@@ -31,7 +32,7 @@ import io
 import itertools
 import lzma
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -39,6 +40,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from ..errors import BadData, BadParameter, MissingExtra, MissingFiles
 from ..files import open_atomic
 from ..parameters import bad, nearest
+from .thousands import refuse_thousands
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -144,6 +146,7 @@ def read_table(
     encoding: str | None = None,
     declared: Mapping[str, Sequence[str]] | None = None,
     least_rows: int = 1,
+    text_columns: Container[str] = (),
 ) -> DataFrame:
     """Read a CSV or Parquet file by the rules above.
 
@@ -152,7 +155,8 @@ def read_table(
     refused, unless `decimal` says what the decimal sign is. `encoding` is
     that of a CSV file, such as "cp1252" (default: UTF-8). `declared` are the text values of columns: such a
     column is text, and a value of the list is never missing, even if it is NA or ?. A table with fewer than
-    `least_rows` (0 or 1) is refused.
+    `least_rows` (0 or 1) is refused. With decimal="," so are numbers such as 1.157, which may be 1157, but
+    for `ids`, `declared` and `text_columns`.
     Raises MissingFiles, BadData (with the place and what to do) or MissingExtra.
     """
     import pandas as pd
@@ -202,6 +206,9 @@ def read_table(
             if name not in ids and (example := find_decimal_comma(frame[name])):
                 advice = THOUSANDS if header.separator == "," else DECIMAL_COMMA
                 raise BadData(f"{file}, column {name!r}: {advice.format(example)}")
+        if decimal == ",":  # pandas leaves them text, and float() reads them as decimals
+            numbers = [n for n in header.names if n not in ids and n not in known]
+            refuse_thousands(file, frame[numbers], text_columns)
     if len(frame) < least_rows:
         raise BadData(f"{file} has column names and no rows. Give at least one row.")
     return frame
@@ -393,9 +400,15 @@ def _find(path: str | os.PathLike[str]) -> Path:
             if file.parent.is_dir()
             else []
         )
-        advice = nearest(file.name, tables, "Files in this folder", 5) if tables else "Check the path."
+        advice = nearest(file.name, tables, "Files in this folder", 5, _stem) if tables else "Check the path."
         raise MissingFiles(f"there is no file {file}. {advice}")
     return file
+
+
+def _stem(name: str) -> str:
+    """The name without its endings: .csv, which most tables share, would make all of them similar."""
+    path = Path(name.lower())
+    return (path.with_suffix("") if path.suffix in _OPEN else path).stem
 
 
 def _has_table_name(path: Path) -> bool:
@@ -444,7 +457,7 @@ def check_decimal(
     check_reading("read_table", decimal=decimal)
     header = read_header(path, separator, encoding)
     if decimal == header.separator and not is_parquet(_find(path)):
-        check_reading("read_table", separator=header.separator, decimal=decimal)
+        check_reading(f"read_table: {path}", separator=header.separator, decimal=decimal)
     return header
 
 

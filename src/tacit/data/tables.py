@@ -520,6 +520,7 @@ def from_csv(
         raise bad("from_csv", "path", path, "a file, or a list of files")
     ids = [str(c) for c in (id, options.get("group")) if c is not None]
     reading: dict[str, Any] = {"separator": separator, "decimal": decimal, "encoding": encoding}
+    reading["text_columns"] = _text_columns(label, options)
     frames = [read_table(p, ids=ids, **reading) for p in paths]
     if len(paths) > 1 or not isinstance(path, str | os.PathLike):
         names = name_files(paths)
@@ -590,6 +591,16 @@ def from_frames(
 
 def _declared(options: Mapping[str, Any]) -> list[str]:
     return [str(c) for key in ("categories", "dates", "missing_codes") for c in options.get(key) or ()]
+
+
+def _text_columns(label: str | int | None, options: Mapping[str, Any]) -> set[str]:
+    """Return the columns that are not read as numbers, whatever their cells are."""
+    columns = {str(c) for key in ("categories", "dates", "drop", "groups") for c in options.get(key) or ()}
+    if isinstance(recipe := options.get("fit"), Recipe):
+        columns |= {*recipe.categories, *recipe.dates}
+    if options.get("labels") or options.get("regression") is False:
+        columns.add(str(label))
+    return columns
 
 
 def _drop_left(drop: Sequence[str], joined: DataFrame, frames: Sequence[DataFrame]) -> list[str]:

@@ -18,7 +18,15 @@ from ..data.findings import inspect_table
 from ..data.inspection import Finding, Inspection, keep_frequent
 from ..data.joined_tables import PARTY, join_tables, name_files
 from ..data.recipe import OTHER, RARE_COUNT, Recipe
-from ..data.table_files import check_reading, find_byte_order_mark, read_header, read_table, reading_in
+from ..data.table_files import (
+    check_reading,
+    find_byte_order_mark,
+    is_parquet,
+    read_header,
+    read_table,
+    reading_in,
+)
+from ..data.thousands import find_thousands
 from ..errors import BadData
 from ..parameters import propose_lines, to_line
 
@@ -37,7 +45,7 @@ EXPLAINS = {
     "missing_label": ("missing outcome",),
     "drop": (
         *("identifier", "empty", "constant", "leakage", "duration", "columns differ"),
-        "formatted numbers",
+        *("formatted numbers", "thousands"),
     ),
     "categories": ("leading zeros", "many digits", "mixed", "codes"),
     "group": ("several rows of one person",),
@@ -98,6 +106,9 @@ def draft_job(
     else:
         frame = frames[0].rename(columns=str)
 
+    if {**given, **found_reading}.get("decimal") == ",":
+        frame = _without_thousands(frame, label, by, categories, notes, real_parties)
+
     def locate(place: int) -> str:
         k = 0
         while place >= len(frames[k]):
@@ -114,7 +125,8 @@ def draft_job(
         if key == "encoding" and "," in value:
             what = "Not all files are UTF-8; each is read as the first that fits of"
         found.note(key, "", f"{what} {value!r}.", "Declared.")
-    if len(frames) > 1:
+    found.kinds |= {n.column: n.problem for n in notes if n.problem == "thousands"}
+    if notes:
         found.settings["drop"] = [*found.settings.get("drop", ()), *(n.column for n in notes)]
     base = folder or Path.cwd()
     relative = [os.path.relpath(Path(p).resolve(), base.resolve()) for p in paths]
@@ -142,13 +154,14 @@ def _read(path: str | os.PathLike[str], given: Mapping[str, Any]) -> tuple[DataF
         try:
             header = read_header(path, reading.get("separator"), reading.get("encoding"))
             try:
-                return read_table(path, **reading), how
+                return read_table(path, **reading, text_columns=header.names), how
             except BadData as error:
                 if "the numbers have a" not in str(error):
                     raise
                 # in a file with commas between cells, they separate thousands: such columns stay text
                 decimal = "." if header.separator == "," else ","
-                return read_table(path, **reading, decimal=decimal), {**how, "decimal": decimal}
+                table = read_table(path, **reading, decimal=decimal, text_columns=header.names)
+                return table, {**how, "decimal": decimal}
         except BadData as error:
             problem = problem or error
             if "UTF-8" not in str(error):
@@ -175,12 +188,50 @@ def _agree_on_reading(
     for path, frame, how in zip(paths, frames, reads):
         if how.get("decimal") == ",":
             continue
+        read = {**given, **how}
+        header = read_header(path, read.get("separator"), read.get("encoding"))
+        if header.separator == "," and len(header.names) > 1 and not is_parquet(Path(path)):
+            raise BadData(
+                f"the files differ in how they are written: {comma} has the decimal sign ',', and {path} has "
+                "commas between cells. A job reads all files alike: save both with the same separator and "
+                "decimal sign (in a spreadsheet: the same kind of CSV), or as Parquet."
+            )
         # without fractions it is read alike
-        if not read_table(path, **{**given, **how, "decimal": ","}).equals(frame):
+        again = read_table(path, **{**given, **how, "decimal": ","}, text_columns=list(frame.columns))
+        if not again.equals(frame):
             raise BadData(
                 f"the files differ in their decimal sign: {comma} has ',' and {path} has '.'. Save all alike."
             )
     return reading | {"decimal": ","}
+
+
+def _without_thousands(
+    frame: DataFrame,
+    label: str | None,
+    by: str | None,
+    categories: Sequence[str],
+    notes: list[Finding],
+    real_parties: bool,
+) -> DataFrame:
+    """Return a table of files with decimal commas without columns of numbers such as 1.157; note them.
+
+    No number is quoted: other parties may read the draft.
+    """
+    found = [c for c in frame.columns if c not in (by, *categories) and find_thousands(frame[c]) is not None]
+    advice = "Write 1234 in the file (or 1,234 if the point is a decimal sign)"
+    for name in found:
+        text = (
+            f"{name!r} has numbers with a point, and the decimal sign is ',': it seems to separate "
+            "thousands, as in 1.234 for 1234."
+        )
+        if name == label:
+            raise BadData(f"the label {text} {advice}.")
+        keep = (
+            # a draft for real parties has no `drop`
+            "list the column in `numbers`" if real_parties else "take the column out of `drop`"
+        )
+        notes.append(Finding("thousands", name, text, f"Left out. {advice}, and {keep} to use it."))
+    return frame.drop(columns=found)
 
 
 def _join(frames: Mapping[str, DataFrame], notes: list[Finding]) -> DataFrame:

@@ -22,6 +22,7 @@ from ..boost.ensemble import Ensemble, Inputs
 from ..boost.read_model import EXPONENTIAL, LOGISTIC, from_xgboost_json, read_model
 from ..boost.xgboost_json import ATTRIBUTE, from_json
 from ..data.table_files import read_table
+from ..data.thousands import refuse_thousands
 from ..errors import BadData, BadParameter, BadRun, MissingFiles, ProtocolError
 from ..mpc.model import compile, to_text
 from ..mpc.ring import FixedPoint
@@ -222,5 +223,7 @@ def read_rows(
     ids = [str(v) for v in frame[id_]] if id_ else [str(k) for k in range(1, len(frame) + 1)]
     chosen = frame[list(columns)]
     if is_text:
+        if reading.get("decimal") == ",":
+            refuse_thousands(file, chosen)
         chosen = chosen.astype(object).where(chosen.notna(), np.nan)
     return chosen, ids

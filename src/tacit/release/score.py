@@ -194,7 +194,7 @@ def evaluate(release: Release, module: nn.Module, x: Tensor | Inputs) -> Tensor:
         x = x.double()
     parts = []
     with torch.no_grad():
-        for part in x.split(ROWS):
+        for part in x.split(ROWS) if len(x) else ():
             try:
                 out = call(module, part)
             except BadParameter as error:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import nn
 
 from ..data.table_files import check_encoding, check_table_name, read_chunks, read_header, write_table
+from ..data.thousands import refuse_thousands
 from ..errors import BadData, BadParameter
 from ..files import check_free
 from ..parameters import bad, nearest
@@ -130,7 +131,11 @@ def write_scores(
     def parts() -> Iterator[pandas.DataFrame]:
         nonlocal count, notes
         for chunk in read_chunks(path, separator=separator, encoding=encoding):
+            if chunk.empty:
+                continue  # only column names: refused below
             frame, notes = select_columns(model.recipe, chunk, model.label, keep)
+            if decimal == ",":
+                refuse_thousands(path, frame[list(model.recipe.numbers)], least=0)
             try:
                 frame = interpret(frame, model.recipe, decimal)
                 columns = model.score(frame)

@@ -22,7 +22,7 @@ from ...data.private_preparation import PrivatePreparation
 from ...data.recipe import Recipe
 from ...data.skews import USUAL_ROWS
 from ...data.subgroups import Subgroups
-from ...data.table_files import check_reading, read_table, reading_in
+from ...data.table_files import check_reading, read_header, read_table, reading_in
 from ...data.table_options import MISSING_LABEL
 from ...errors import BadData, BadJob, BadParameter
 from ...files import write_atomic
@@ -400,7 +400,10 @@ def read_party_table(
     agreed = read_layout(layout)
     recipe, label, labels = agreed.recipe, agreed.label, agreed.labels
     file = Path(path)
-    frame = read_table(file, **(agreed.reading | reading_in(reading or {})))
+    how = agreed.reading | reading_in(reading or {})
+    names = read_header(file, how.get("separator"), how.get("encoding")).names
+    numbers = {*recipe.numbers, *([label] if labels is None else [])}
+    frame = read_table(file, **how, text_columns=set(names) - numbers)
     known = [str(c) for c in frame.columns]
     if label not in known:
         raise BadData(

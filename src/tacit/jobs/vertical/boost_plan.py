@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...data.table_files import read_table, reading_in
+from ...data.table_files import read_header, read_table, reading_in
 from ...mpc import encrypted_histograms as encrypted
 from ...mpc import histogram_terms as shared
 from .boost_cost import Sizes, choose_backend, estimate
@@ -23,7 +23,9 @@ def _sizes(file: Path, parties: Mapping[str, Any], label_at: str, bins: int) -> 
         if not entry.get("file") or not place.is_file():
             missing.append(name)
             continue
-        frame = read_table(place, ids=(entry["id"],), **reading_in(entry))
+        header = read_header(place, entry.get("separator") or None, entry.get("encoding") or None)
+        # only counted: not whether they are numbers
+        frame = read_table(place, ids=(entry["id"],), **reading_in(entry), text_columns=header.names)
         own = {entry["id"], entry.get("label", ""), *entry.get("drop", ())}
         rows.append(len(frame))
         columns[name] = len([c for c in frame.columns if c not in own])

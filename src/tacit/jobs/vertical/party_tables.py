@@ -13,7 +13,7 @@ import torch
 from ...config.vertical import TableParty
 from ...data.cells import to_text
 from ...data.recipe import OTHER, Recipe
-from ...data.table_files import read_table, reading_in, write_table
+from ...data.table_files import read_header, read_table, reading_in, write_table
 from ...data.tables import from_frame
 from ...data.vertical import Columns
 from ...errors import BadData
@@ -26,7 +26,8 @@ TABLE = {f.name for f in fields(TableParty)}
 def table_of(file: str | Path, entry: Mapping[str, Any], regression: bool = False) -> Columns:
     """Read a party's table as its entry in the job file says."""
     settings = TableParty(**{k: v for k, v in entry.items() if k in TABLE})
-    frame = read_table(file, ids=(settings.id,), **reading_in(entry))
+    others = {*settings.drop, *settings.categories, *(settings.dates or ())}
+    frame = read_table(file, ids=(settings.id,), **reading_in(entry), text_columns=others)
     label = settings.label or None
     leave = {settings.id, settings.label, *settings.drop}
     values = settings.categories if isinstance(settings.categories, dict) else {}
@@ -72,7 +73,9 @@ def read_new_rows(
     """
     recipe = share.recipe
     assert recipe is not None
-    frame = read_table(file, ids=(share.id,), **reading)
+    names = read_header(file, reading.get("separator"), reading.get("encoding")).names
+    others = set(names) - set(recipe.numbers)
+    frame = read_table(file, ids=(share.id,), **reading, text_columns=others)
     try:
         x = recipe.transform(frame)
     except BadData as error:

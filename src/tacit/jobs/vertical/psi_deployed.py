@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from ...crypto import group
 from ...data.cells import show_row
-from ...data.identifiers import IdSet, identify
+from ...data.identifiers import IdSet, MisreadIds, identify
 from ...data.table_files import check_decimal, check_table_name, read_chunks, read_header, write_table
 from ...errors import BadData, BadKit
 from ...files import check_free, write_atomic
@@ -26,7 +26,7 @@ from ...protocols.psi_resume import Checkpoint
 from ..kit_run import request_of_verb, run_with_kit, telling
 from ..ledger_file import NAME
 from .psi import align, check_join, join_rows, psi, record_conclusion, record_conclusion_of_many
-from .psi_files import Scratch, StoredSet, read_ids_into, scratch_in, write_shared
+from .psi_files import Scratch, StoredSet, check_ids, read_ids_into, scratch_in, write_shared
 from .psi_restart import answering, run_with_restarts
 from .query_log import QUERIES, QueryLog, read_policy
 
@@ -40,7 +40,10 @@ AT_ONCE = 1 << 18  # rows of a file read at a time: only digests of ids are kept
 
 def read_ids(file: str | Path, column: str, reading: Reading = None) -> IdSet:
     """Read the ids in a column of a .csv file, as text, in one pass."""
-    return identify(_column(Path(file), column, reading), f"{file}, column {column!r}")
+    where, misread = f"{file}, column {column!r}", MisreadIds((reading or {}).get("encoding"))
+    ids = identify(misread.watch(_column(Path(file), column, reading)), where)
+    check_ids(file, ids)
+    return replace(ids, notes=(*ids.notes, *misread.notes(where)))
 
 
 def read_values(file: str | Path, column: str, reading: Reading = None) -> list[int]:

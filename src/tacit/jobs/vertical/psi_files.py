@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...crypto.spool import Spool
-from ...data.identifiers import SHOWN, IdSet, ReadIds, first_of_each, identify, identify_chunks
+from ...data.identifiers import SHOWN, IdSet, MisreadIds, ReadIds, first_of_each, identify, identify_chunks
 from ...data.table_files import is_parquet, measure_table, read_chunks, read_header, write_table
-from ...errors import BadParameter, MissingFiles
+from ...errors import BadData, BadParameter, MissingFiles
 from ...protocols.id_buckets import RECORD, SharedRows, StoredIds
 
 if TYPE_CHECKING:
@@ -155,9 +155,12 @@ def read_ids_into(
     """
     where = f"{file}, column {column!r}"
     rows, text = measure_table(file)
-    ids = (value for chunk in read_chunks(file, [column], **how) for value in chunk[column].tolist())
+    misread = MisreadIds(how.get("encoding"))
+    ids = misread.watch(v for chunk in read_chunks(file, [column], **how) for v in chunk[column].tolist())
     if rows <= IN_MEMORY and not scratch.always:
-        return identify(ids, where)
+        found = identify(ids, where)
+        check_ids(file, found)
+        return replace(found, notes=(*found.notes, *misread.notes(where)))
     scratch.check_space(rows, text, out)
     store, read, said = StoredIds(scratch.folder(), SHOWN), ReadIds(), 0
     for digests, places in identify_chunks(ids, where, read):
@@ -167,7 +170,15 @@ def read_ids_into(
             log.info("%s: %s rows read", where, f"{said:,}")
     store.finish(first_of_each)
     notes = read.notes(where, store.repeated, store.first_repeated.tolist())
-    return StoredSet(store, read.total, notes)
+    stored = StoredSet(store, read.total, (*notes, *misread.notes(where)))
+    check_ids(file, stored)
+    return stored
+
+
+def check_ids(file: str | Path, ids: IdSet | StoredSet) -> None:
+    """Raise BadData if the table has no rows."""
+    if not ids.total:
+        raise BadData(f"{file} has column names and no rows. Give at least one row.")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import numpy as np
 from ...crypto import group
 from ...data.identifiers import identify_rows
 from ...data.table_files import check_table_name, read_chunks
-from ...errors import BadKit
+from ...errors import BadData, BadKit
 from ...files import check_free
 from ...parameters import bad
 from ...parties.ledger import Ledger
@@ -57,7 +58,12 @@ def prepare_file(
     """Prepare the ids in a column of a .csv file, in parts; return the facts that the command prints."""
     group.ready()
     rows = read_chunks(file, [id], **exact(file, reading))
-    chunks = (identify_rows(chunk[id].tolist(), f"{file}, {id}")[0] for chunk in rows)
+    first = next(rows, None)
+    if first is None or first.empty:
+        raise BadData(f"{file} has column names and no rows. Give at least one row.")
+    chunks = (
+        identify_rows(chunk[id].tolist(), f"{file}, {id}")[0] for chunk in itertools.chain([first], rows)
+    )
     table = prepare(chunks, folder, progress=progress)
     return {"ids": table.count, "table": str(table.path), "folder": str(folder)}
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...config.vertical import RegressParty, RegressSettings, read_parties
 from ...data.identifiers import normal
-from ...data.table_files import read_table, reading_in
+from ...data.table_files import read_header, read_table, reading_in
 from ...errors import BadData, BadJob, ProtocolError
 from ...files import write_atomic
 from ...mpc import glm
@@ -115,7 +115,9 @@ def read_complete(
     needed: Sequence[str] | None = None,
 ) -> tuple[pd.DataFrame, list[str]]:
     """Read a party's table: its complete rows, one for each id, and notes; as for `match_rows`."""
-    frame = read_table(file, ids=(entry["id"],), **reading_in(entry))
+    names = read_header(file, entry.get("separator") or None, entry.get("encoding") or None).names
+    others = set(entry.get("drop", ())) if wanted is None else set(names) - set(wanted)
+    frame = read_table(file, ids=(entry["id"],), **reading_in(entry), text_columns=others)
     known = list(map(str, frame.columns))
     for column in (*entry.get("drop", ()), entry["id"], *(wanted or ()), *(needed or ())):
         if column not in known:

@@ -22,6 +22,7 @@ from ...config.vertical import read_parties
 from ...config.vertical_woe import VerticalWoeConfig, WoeParty, first_bins
 from ...data.recipe import Recipe
 from ...data.table_files import read_table, reading_in, write_table
+from ...data.thousands import refuse_thousands
 from ...errors import BadData, BadJob, QueryRefused
 from ...files import write_atomic
 from ...parties.ledger import Ledger
@@ -197,6 +198,8 @@ def _read_private(
             raise BadData(f"{file} has no column {column!r}.")
     wanted = [entry["id"], *([label] if label else ()), *declared.names]
     table = read_table(file, ids=[entry["id"]], text=True, **reading_in(entry))[wanted]
+    if entry.get("decimal") == ",":
+        refuse_thousands(file, table[[*declared.bounds, *declared.cuts]], least=0)
     levels = dict(declared.levels) | ({label: tuple(outcomes)} if label else {})
     cells = interpret(
         table.drop(columns=entry["id"]).astype(object),
