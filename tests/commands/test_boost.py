@@ -137,6 +137,13 @@ def test_all_files_here(place: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads((place / "m.json").read_text()) == expected(place / "twin.json")
     assert "Boosted trees across parties" in (place / "report.html").read_text()
     assert "already exists" in refused(capsys, "boost", "here.toml", "--out", "m.json")
+    assert "report.html already exists" in refused(capsys, "boost", "here.toml", "--report", "report.html")
+    (place / "m.json").write_text("mine")
+    answer(capsys, "boost", "here.toml", "--out", "m.json", "--force")
+    assert json.loads((place / "m.json").read_text()) == expected(place / "again.json")
+    err = refused(capsys, "boost", "here.toml", "--out", "p0.csv", "--force")
+    assert "p0.csv is the input table" in err
+    assert "not a writable directory" in refused(capsys, "boost", "here.toml", "--out", "none/m.json")
     code, out, _ = run(capsys, "boost", "here.toml", "--set", "boost.trees=1")
     assert code == 0
     assert "objective        binary" in out

@@ -162,6 +162,32 @@ def test_all_files_here(place: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "age, mean (SD)" in out
 
 
+@pytest.mark.parametrize("ending", ["csv", "html", "tex"])
+def test_out_is_checked_before_a_sum_is_opened(
+    place: Path, capsys: pytest.CaptureFixture[str], ending: str
+) -> None:
+    """Before: an internal error for a missing folder (.csv), or a new folder (.html); files were replaced."""
+    ask = ("stats", "describe", "here.toml", "--out")
+    err = refused(capsys, *ask, f"none/t.{ending}")
+    assert f"none/t.{ending} cannot be written: none is not a writable directory" in err
+    assert not (place / "none").exists()
+    mine = place / f"t.{ending}"
+    mine.write_text("mine")
+    assert f"t.{ending} already exists. Choose another name, or pass --force" in refused(
+        capsys, *ask, mine.name
+    )
+    assert mine.read_text() == "mine"
+    assert run(capsys, *ask, mine.name, "--force")[0] == 0
+    assert mine.read_text() != "mine"
+
+
+def test_a_table_of_the_job_is_not_overwritten(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (place / "va.csv").read_bytes()
+    err = refused(capsys, "stats", "describe", "here.toml", "--out", "va.csv", "--force")
+    assert "va.csv is the input table, which is never overwritten" in err
+    assert (place / "va.csv").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("query", "job", "column"),
     [

@@ -15,9 +15,8 @@ from ...boost.program import Boosted, BoostProgram
 from ...boost.result import BoostResult
 from ...boost.xgboost_json import from_json, to_json
 from ...errors import BadData, ProtocolError
-from ...files import write_atomic
+from ...files import check_free, write_atomic
 from ...parties.ledger import Ledger
-from ...results import check_absent
 from ...stats.columns import numbers
 from ...stats.tables import check_columns
 from ..stats.deployed import Report, answer_sums, check_client, coordinate_sums, read_finished, sum_here
@@ -97,6 +96,7 @@ def take_part(
     data: str | Path,
     *,
     out: str | Path | None = None,
+    force: bool = False,
     state: str | Path | None = None,
     patience: float = 300.0,
     wait: float | None = None,
@@ -105,11 +105,11 @@ def take_part(
 ) -> dict[str, Any]:
     """Run a party's part: answer the job that its owner agreed to, and no other; write the model to `out`.
 
-    Answers are kept in `state` (default: state in the kit). `reading`: separator, decimal and encoding of
-    this party's file, where they are not those of the job.
+    `force` overwrites an existing `out`. Answers are kept in `state` (default: state in the kit). `reading`:
+    separator, decimal and encoding of this party's file, where they are not those of the job.
     """
     check_client(kit)
-    target = None if out is None else check_absent(out)
+    target = None if out is None else check_free(out, force, [data])
     query = read_job(job)
     check_policy(read_policy(kit.directory), query.options)
     value, shared = answer_sums(
