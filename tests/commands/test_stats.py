@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pandas as pd
@@ -160,6 +161,33 @@ def test_all_files_here(place: Path, capsys: pytest.CaptureFixture[str]) -> None
     code, out, _ = run(capsys, "stats", "describe", "here.toml")
     assert code == 0
     assert "age, mean (SD)" in out
+
+
+@pytest.mark.parametrize(
+    ("query", "lines", "proposed"),
+    [
+        ("describe", 'numbers = ["age"]\nby = "disease"', 'categories = { disease = ["a", "b"] }'),
+        (
+            "describe",
+            'numbers = ["age"]\nby = "Aff\u00e4re 1"',
+            'categories = { "Aff\u00e4re 1" = ["a", "b"] }',
+        ),
+        ("describe", "", 'categories = { sex = ["f", "m"] }'),
+        ("describe", 'numbers = ["chol 1"]\nepsilon = 1.0', 'bounds = { "chol 1" = [0, 120] }'),
+        ("glm", 'formula = "disease ~ age"\nepsilon = 1.0\nbounds = {}', "bounds = { age = [0, 120] }"),
+        ("glm", 'formula = "age ~ many"', 'levels = { column = ["a", "b"] }'),
+    ],
+)
+def test_what_an_error_proposes_can_be_pasted_into_the_job(
+    place: Path, capsys: pytest.CaptureFixture[str], query: str, lines: str, proposed: str
+) -> None:
+    """Before: keys without quotes, which TOML refuses, and lines of Python."""
+    for name in CLIENTS:
+        frame = pd.read_csv(f"{name}.csv")
+        frame.assign(many=[f"v{i}" for i in range(len(frame))]).to_csv(f"{name}.csv", index=False)
+    (place / "q.toml").write_text(f"[stats]\n{lines}\n{PARTIES}")
+    assert proposed in refused(capsys, "stats", query, "q.toml")
+    assert tomllib.loads(proposed)
 
 
 @pytest.mark.parametrize("ending", ["csv", "html", "tex"])

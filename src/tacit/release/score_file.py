@@ -130,7 +130,7 @@ def write_scores(
     def parts() -> Iterator[pandas.DataFrame]:
         nonlocal count, notes
         for chunk in read_chunks(path, separator=separator, encoding=encoding):
-            frame, notes = select_columns(model.recipe, chunk, model.label, keep)
+            frame, notes = select_columns(model.recipe, chunk, model.label, keep, str(path))
             try:
                 frame = interpret(frame, model.recipe, decimal)
                 columns = model.score(frame)
