@@ -29,8 +29,12 @@ LENGTH = _PARTS * _CELLS * _WIDTH
 Level = tuple[int, str]  # the column's position and the level's text
 
 
-def _too_many() -> BadData:
-    return BadData(
+class TooManyLevels(BadData):
+    """More levels than a sum finds."""
+
+
+def _too_many() -> TooManyLevels:
+    return TooManyLevels(
         f"the categorical columns have more than about {MOST} levels together, too many to discover. "
         f"Declare them: {propose('levels', {'column': ['a', 'b']})}."
     )

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ...boost.agreement import declare_category
 from ...boost.program import Boosted, BoostProgram
 from ...boost.result import BoostResult
 from ...boost.xgboost_json import from_json, to_json
 from ...errors import BadData, ProtocolError
 from ...files import check_free, write_atomic
+from ...parameters import propose
 from ...parties.ledger import Ledger
 from ...stats.columns import numbers
 from ...stats.tables import check_columns
@@ -176,13 +178,16 @@ def _find_problems(query: Query) -> list[str]:
     for name, file in query.parties.items():
         frame, where = read_rows(file, query.data, program), f"party {name!r} ({file})"
         try:
-            check_columns(frame, [*terms.columns, terms.label], "the party")
+            check_columns(frame, [*terms.columns, terms.label], name)
         except BadData as error:
             problems.append(f"{where}: {error}")
             continue  # the rest reads these columns
-        for column in (*terms.numeric, *(() if terms.has_classes else (terms.label,))):
+        advice = {c: declare_category(c) for c in terms.numeric}
+        if not terms.has_classes:
+            advice[terms.label] = f"if it has classes, set {propose('objective', 'multiclass')}"
+        for column, otherwise in advice.items():
             try:
-                numbers(frame, column)
+                numbers(frame, column, otherwise)
             except BadData as error:
                 problems.append(f"{where}: {error}")
         missing = int(frame[terms.label].isna().sum())
