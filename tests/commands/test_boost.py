@@ -203,8 +203,8 @@ def test_problems_of_all_tables_are_named_with_their_party(
         (
             '["a", "c"]\ncategories = ["a", "c"]',
             "yes",
-            "and 'a' has most of them. If it is a category, declare its values: "
-            'categories = { a = ["a", "b"] }, or leave it out of features.',
+            "and 'a' has most of them. Declare those of a column with many: "
+            'categories = { a = ["a", "b"] }; or leave it out of features.',
         ),
         (
             '["a"]',
@@ -233,7 +233,7 @@ def test_the_coordinator_names_the_columns_when_only_all_parties_together_have_t
     )
     steps = agreement.coordinate(BoostProgram(terms.to_dict()))
     next(steps)
-    with pytest.raises(BadData, match=r"different values together: 'c'\. Of one with many, declare") as error:
+    with pytest.raises(BadData, match=r"different values together, in 'c'\. Declare those") as error:
         steps.send(total)
     assert "a1" not in str(error.value)
     assert "If the label 'yes' is a number, set objective='regression'" in str(error.value)

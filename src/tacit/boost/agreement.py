@@ -419,30 +419,25 @@ def coordinate(program: BoostProgram) -> Generator[Down, np.ndarray, tuple[Agree
 
 def _too_many_levels(terms: Terms, largest: int | None = None) -> BadData:
     """Return the error for more values than a sum finds; a party knows which column has most of its own."""
-    name = None if largest is None else terms.sketched[largest]
     columns = [c for c in terms.sketched if c != terms.label]
-    others = columns if name is None else [name]
-    declare = (
-        f"declare its values: {propose('categories', {others[0]: ['a', 'b']})}, or leave it out of features"
-        if columns
-        else ""
-    )
-    numeric = f"{propose('objective', 'regression')} (or 'poisson' for counts)"
+    name = None if largest is None else terms.sketched[largest]
+    number = f"is a number, set {propose('objective', 'regression')}, or 'poisson' for counts."
     if name == terms.label or not columns:
+        classes = f" If it has classes, declare them: {propose('labels', ['a', 'b'])}."
         return BadData(
             f"boost: the label {terms.label!r} has more than {level_sketch.MOST} different values, and "
-            f"objective={terms.objective!r} takes them for classes. If it is a number, set {numeric}; for "
-            f"that many classes declare {propose('labels', ['a', 'b'])}."
+            f"objective={terms.objective!r} takes them for classes. If it {number}"
+            f"{classes if terms.objective != 'binary' else ''}"
         )
-    start = (
-        f"boost: the categorical columns have more than about {level_sketch.MOST} different values together"
-    )
-    if name is not None:
-        return BadData(f"{start}, and {name!r} has most of them. If it is a category, {declare}.")
+    which = f"and {name!r} has most of them" if name else f"in {', '.join(map(repr, columns))}"
     label = (
-        f" If the label {terms.label!r} is a number, set {numeric}." if terms.label in terms.sketched else ""
+        f" If the label {terms.label!r} {number}" if name is None and terms.label in terms.sketched else ""
     )
-    return BadData(f"{start}: {', '.join(map(repr, columns))}. Of one with many, {declare}.{label}")
+    return BadData(
+        f"boost: the categorical columns have more than about {level_sketch.MOST} different values together, "
+        f"{which}. Declare those of a column with many: "
+        f"{propose('categories', {name or columns[0]: ['a', 'b']})}; or leave it out of features.{label}"
+    )
 
 
 def check_labels(terms: Terms, labels: Sequence[str]) -> None:

@@ -293,9 +293,9 @@ def check_threshold(release: Release, threshold: Any) -> float | None:
 def check_probability(threshold: Any, labels: Sequence[str]) -> float:
     """Return a given threshold; raise BadParameter unless it is a probability, and of two classes."""
     if len(labels) != 2:
-        raise bad("predict", "threshold", threshold, "None: a threshold is for two classes")
+        raise bad("predict", "threshold", threshold, "left out: a threshold is for two classes")
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
-        raise bad("predict", "threshold", threshold, "a probability between 0 and 1, or None")
+        raise bad("predict", "threshold", threshold, "a probability between 0 and 1, or left out")
     return float(threshold)
 
 
