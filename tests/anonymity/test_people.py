@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 
 import numpy as np
@@ -12,6 +13,7 @@ import tacit
 from tacit.anonymity import Flat, Hierarchy, IdentifierWarning, KAnonymity, LDiversity, Optimal, TCloseness
 from tacit.anonymity.models import DifferentialPrivacy
 from tacit.errors import BadData, BadParameter
+from tacit.parameters import propose_lines
 from tacit.people import pick_one_row
 
 from .adult import BITS, adult, files
@@ -155,6 +157,18 @@ def test_an_id_with_repeats_is_warned_about():
     with pytest.warns(IdentifierWarning, match="'patient_nbr' .* different values in .* pass person="):
         made = tacit.anonymize(frame, quasi=QUASI, k=2)
     assert any("pass person='patient_nbr'" in w for w in tacit.risk(frame, made).warnings)
+
+
+def test_the_command_line_names_its_own_option_quoted_for_a_shell():
+    """Before: "pass person='…'", which is Python. A name of the table cannot end the quotes."""
+    name = "id'; rm x"
+    frame = visits().rename(columns={"patient_nbr": name})
+    frame = pandas.concat([frame.groupby(name).head(2)], ignore_index=True)
+    with propose_lines(), pytest.warns(IdentifierWarning) as caught:
+        tacit.anonymize(frame, quasi=QUASI, k=2)
+    text = str(caught[0].message)
+    words = text.split("it tells whose a row is, give ")[1].split("; otherwise")[0]
+    assert shlex.split(words) == ["--person", name]
 
 
 def test_published_rows_have_no_labels_and_an_order_that_does_not_depend_on_the_original():

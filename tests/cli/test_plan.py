@@ -129,3 +129,32 @@ def test_the_verb_of_a_file_follows_from_its_tables():
     assert verb_of({"data": {"path": "a.csv", "label": "y"}, "private": {}}) == "train-private"
     assert verb_of({"data": {"label": "y"}, "private": {}}) == "party"
     assert verb_of({}) == "run"
+
+
+STATS = '[stats]\nformula = "y ~ x"\n[parties]\na = "a.csv"\n'
+BOOST = '[boost]\nlabel = "y"\nfeatures = ["x"]\n[parties]\na = "a.csv"\n'
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "says"),
+    [
+        ("run", STATS, "`tacit stats QUERY any.toml`, with a QUERY such as describe, glm or cox."),
+        ("plan", BOOST, "`tacit boost any.toml`."),
+        ("boost", STATS, "`tacit stats QUERY any.toml`, with"),
+        ("stats glm", BOOST, "`tacit boost any.toml`."),
+        ("run", SPLIT, "`tacit split any.toml`."),
+        ("stats glm", RUN, "`tacit run any.toml`."),
+    ],
+)
+def test_the_job_of_another_verb_is_named_with_its_command(folder, capsys, command, text, says):
+    """Before: "'stats' is not known here. Known: adversaries, aggregate, …" and two further problems."""
+    (folder / "any.toml").write_text(text)
+    err = refused(capsys, *command.split(), "any.toml")
+    assert "any.toml is a job of `tacit " in err
+    assert f"Run it by {says}" in err
+    assert "Known:" not in err
+
+
+def test_a_job_with_a_table_too_many_is_still_of_its_own_verb(folder, capsys):
+    (folder / "any.toml").write_text(RUN + '[stats]\nformula = "y ~ x"\n')
+    assert "'stats' is not known here" in refused(capsys, "run", "any.toml")

@@ -127,6 +127,37 @@ def test_a_number_with_separators_of_thousands_is_refused(folder, capsys, traine
     answer(capsys, *where)  # with a decimal point it is a number
 
 
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        (
+            "id,ages,smoker,stage,note",
+            "new.csv has no column 'age'; the model needs it. Did you mean 'ages'?",
+        ),
+        (
+            "id,alter,smoker,stage,note",
+            "new.csv has no column 'age'; the model needs it. Its columns that the model does not use, "
+            "nearest first: 'alter', 'id'.",
+        ),
+        (
+            "Id,Raucher,smoked,stage,note",
+            "new.csv has no columns 'age', 'smoker'; the model needs them. Its columns that the model does "
+            "not use, nearest first: 'smoked', 'Raucher', 'Id'.",
+        ),
+    ],
+)
+def test_a_missing_column_is_named_with_the_file_and_its_columns(folder, capsys, trained, header, says):
+    """Before: "the table has no column 'age'; the model needs it. Known: ."."""
+    write(folder, f"{header}\n1,61,True,1,x\n")
+    assert says in refused(capsys, "predict", str(trained.directory), "new.csv", "--out", "s.csv")
+
+
+def test_a_file_without_other_columns_lacks_one(folder, capsys, trained):
+    write(folder, "smoker,stage,note\nTrue,1,x\n")
+    err = refused(capsys, "predict", str(trained.directory), "new.csv", "--out", "s.csv")
+    assert "no column 'age'; the model needs it. All its other columns are used." in err
+
+
 def test_what_cannot_be_scored_is_refused_and_writes_nothing(folder, capsys, trained):
     where = str(trained.directory)
     write(folder, HEADER + "1,61,True,1,x\n")

@@ -9,6 +9,10 @@ import pandas as pd
 import pytest
 
 import tacit
+from tacit.boost import agreement
+from tacit.boost.program import BoostProgram
+from tacit.errors import BadData
+from tacit.stats import level_sketch
 from tests.boost.tables import COLUMNS, divide, make_table
 from tests.cli.shell import Role, answer, provision, refused, run
 
@@ -137,6 +141,13 @@ def test_all_files_here(place: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads((place / "m.json").read_text()) == expected(place / "twin.json")
     assert "Boosted trees across parties" in (place / "report.html").read_text()
     assert "already exists" in refused(capsys, "boost", "here.toml", "--out", "m.json")
+    assert "report.html already exists" in refused(capsys, "boost", "here.toml", "--report", "report.html")
+    (place / "m.json").write_text("mine")
+    answer(capsys, "boost", "here.toml", "--out", "m.json", "--force")
+    assert json.loads((place / "m.json").read_text()) == expected(place / "again.json")
+    err = refused(capsys, "boost", "here.toml", "--out", "p0.csv", "--force")
+    assert "p0.csv is the input table" in err
+    assert "not a writable directory" in refused(capsys, "boost", "here.toml", "--out", "none/m.json")
     code, out, _ = run(capsys, "boost", "here.toml", "--set", "boost.trees=1")
     assert code == 0
     assert "objective        binary" in out
@@ -174,6 +185,55 @@ def test_problems_of_all_tables_are_named_with_their_party(
         '[boost]\nlabel = "yes"\nfeatures = ["a"]\n[parties]\nx = "text.csv"\ny = "short.csv"\n'
     )
     message = refused(capsys, "boost", "three.toml")
-    assert "party 'x' (text.csv): column 'a' is not numeric (row 1 has 'old')" in message
+    assert "party 'x' (text.csv): column 'a' is not numeric (row 2 has 'old')" in message
+    assert 'or declare it as a category: categories = ["a"].' in message
     assert "party 'x' (text.csv): 1 rows have no label ('yes')" in message
-    assert "party 'y' (short.csv): the table of 'the party' has no column 'a'" in message
+    assert "party 'y' (short.csv): the table of 'y' has no column 'a'" in message
+
+
+@pytest.mark.parametrize(
+    ("features", "label", "says"),
+    [
+        (
+            '["b"]\ncategories = []',
+            "a",
+            "the label 'a' has more than 128 different values, and objective='binary' takes them for classes. "
+            'If it is a number, set objective = "regression"',
+        ),
+        (
+            '["a", "c"]\ncategories = ["a", "c"]',
+            "yes",
+            "and 'a' has most of them. Declare those of a column with many: "
+            'categories = { a = ["a", "b"] }; or leave it out of features.',
+        ),
+        (
+            '["a"]',
+            "size",
+            "(row 1 has 'size 0'). Replace such cells by missing values, or if it has classes, set",
+        ),
+    ],
+)
+def test_the_column_that_has_too_many_values_is_named_with_what_to_write(
+    place: Path, capsys: pytest.CaptureFixture[str], features: str, label: str, says: str
+) -> None:
+    """Before: "the categorical columns have more than about 128 levels", with a key that boost has not."""
+    for name, frame in frames().items():
+        frame.assign(size=[f"size {k}" for k in range(len(frame))]).to_csv(f"{name}.csv", index=False)
+    kind = 'objective = "regression"\n' if label == "size" else ""
+    (place / "many.toml").write_text(f'[boost]\nlabel = "{label}"\n{kind}features = {features}\n{PARTIES}')
+    assert says in refused(capsys, "boost", "many.toml")
+
+
+def test_the_coordinator_names_the_columns_when_only_all_parties_together_have_too_many() -> None:
+    """A party's values are its own: the sum that cannot be read has none of them in the error."""
+    terms = agreement.Terms(("c",), "yes", "binary", ("c",))
+    total = sum(
+        level_sketch.encode([(0, f"{who}{i}") for i in range(100)] + [(1, "no"), (1, "yes")])
+        for who in "abcd"
+    )
+    steps = agreement.coordinate(BoostProgram(terms.to_dict()))
+    next(steps)
+    with pytest.raises(BadData, match=r"different values together, in 'c'\. Declare those") as error:
+        steps.send(total)
+    assert "a1" not in str(error.value)
+    assert "If the label 'yes' is a number, set objective='regression'" in str(error.value)

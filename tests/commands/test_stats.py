@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pandas as pd
@@ -160,6 +161,59 @@ def test_all_files_here(place: Path, capsys: pytest.CaptureFixture[str]) -> None
     code, out, _ = run(capsys, "stats", "describe", "here.toml")
     assert code == 0
     assert "age, mean (SD)" in out
+
+
+@pytest.mark.parametrize(
+    ("query", "lines", "proposed"),
+    [
+        ("describe", 'numbers = ["age"]\nby = "disease"', 'categories = { disease = ["a", "b"] }'),
+        (
+            "describe",
+            'numbers = ["age"]\nby = "Aff\u00e4re 1"',
+            'categories = { "Aff\u00e4re 1" = ["a", "b"] }',
+        ),
+        ("describe", "", 'categories = { sex = ["f", "m"] }'),
+        ("describe", 'numbers = ["chol 1"]\nepsilon = 1.0', 'bounds = { "chol 1" = [0, 120] }'),
+        ("glm", 'formula = "disease ~ age"\nepsilon = 1.0\nbounds = {}', "bounds = { age = [0, 120] }"),
+        ("glm", 'formula = "age ~ many"', 'levels = { column = ["a", "b"] }'),
+    ],
+)
+def test_what_an_error_proposes_can_be_pasted_into_the_job(
+    place: Path, capsys: pytest.CaptureFixture[str], query: str, lines: str, proposed: str
+) -> None:
+    """Before: keys without quotes, which TOML refuses, and lines of Python."""
+    for name in CLIENTS:
+        frame = pd.read_csv(f"{name}.csv")
+        frame.assign(many=[f"v{i}" for i in range(len(frame))]).to_csv(f"{name}.csv", index=False)
+    (place / "q.toml").write_text(f"[stats]\n{lines}\n{PARTIES}")
+    assert proposed in refused(capsys, "stats", query, "q.toml")
+    assert tomllib.loads(proposed)
+
+
+@pytest.mark.parametrize("ending", ["csv", "html", "tex"])
+def test_out_is_checked_before_a_sum_is_opened(
+    place: Path, capsys: pytest.CaptureFixture[str], ending: str
+) -> None:
+    """Before: an internal error for a missing folder (.csv), or a new folder (.html); files were replaced."""
+    ask = ("stats", "describe", "here.toml", "--out")
+    err = refused(capsys, *ask, f"none/t.{ending}")
+    assert f"none/t.{ending} cannot be written: none is not a writable directory" in err
+    assert not (place / "none").exists()
+    mine = place / f"t.{ending}"
+    mine.write_text("mine")
+    assert f"t.{ending} already exists. Choose another name, or pass --force" in refused(
+        capsys, *ask, mine.name
+    )
+    assert mine.read_text() == "mine"
+    assert run(capsys, *ask, mine.name, "--force")[0] == 0
+    assert mine.read_text() != "mine"
+
+
+def test_a_table_of_the_job_is_not_overwritten(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (place / "va.csv").read_bytes()
+    err = refused(capsys, "stats", "describe", "here.toml", "--out", "va.csv", "--force")
+    assert "va.csv is the input table, which is never overwritten" in err
+    assert (place / "va.csv").read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ import torch
 from tacit import data
 from tacit.config import job
 from tacit.data.conformance import check_dataset, check_federation
+from tacit.data.table_files import read_header
 from tacit.data.tables import INFERRED_LAYOUT
 from tacit.errors import BadData, BadParameter, MissingFiles
+from tacit.parameters import propose_lines
 
 
 def patients(n: int = 60, seed: int = 0) -> pd.DataFrame:
@@ -356,3 +358,11 @@ def test_bad_arguments_and_missing_files(csv, tmp_path):
     (tmp_path / "t.parquet").write_bytes(b"no parquet")
     with pytest.raises(BadData, match="cannot be read as Parquet"):
         data.from_parquet(tmp_path / "t.parquet", label="y")
+
+
+def test_the_command_line_is_advised_to_leave_the_separator_out(tmp_path):
+    """Before: "pass separator='\\t'", which a shell does not pass on as a tab."""
+    (tmp_path / "t.csv").write_text("a\ty\n1\t0\n2\t1\n")
+    with propose_lines(), pytest.raises(BadData, match="leave --separator out") as error:
+        read_header(tmp_path / "t.csv", ",")
+    assert "pass separator" not in str(error.value)

@@ -162,7 +162,7 @@ def test_a_regression_predicts_in_the_units_of_the_table(tmp_path):
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     (out,) = session.run(None, {"x": rows[["x"]].to_numpy()})
     np.testing.assert_allclose(out, scored["prediction"], rtol=1e-9)
-    with pytest.raises(BadParameter, match="a threshold is for two classes"):
+    with pytest.raises(BadParameter, match="it must be left out: a threshold is for two classes"):
         run.predict(rows, threshold=0.5)
 
 

@@ -56,10 +56,39 @@ def test_options_of_the_model_go_with_a_text_outcome():
 def test_without_a_declared_event_the_error_shows_how():
     """Before: "the outcome is not a number. Code it as 0 and 1"."""
     fed = split(people(), 3)
-    with pytest.raises(BadData, match=r"is text, 'no' and 'yes'. Say which is the event: positive='yes'"):
+    with pytest.raises(BadData, match=r"the event: positive='no' or positive='yes'\.$"):
         tacit.stats.glm(fed, "ill ~ age")
-    with propose_lines(), pytest.raises(BadData, match='the event: positive = "yes"'):
+    with propose_lines(), pytest.raises(BadData, match='the event: positive = "no" or positive = "yes"'):
         tacit.stats.glm(fed, "ill ~ age")
+
+
+@pytest.mark.parametrize("query", ["gee", "mixed", "meta"])
+def test_a_model_of_sites_says_that_it_needs_0_and_1(query):
+    """Before: "glm: … Say which is the event: positive='yes'", which these queries do not take."""
+    more = {"open_sites": True} if query == "meta" else {}
+    with pytest.raises(
+        BadData, match=rf"^{query}: .* is text, 'no' and 'yes', and {query} needs 0 and 1"
+    ) as e:
+        getattr(tacit.stats, query)(split(people(), 3), "ill ~ age", **more)
+    assert "positive" not in str(e.value)
+    assert ".map({EVENT: 1, OTHER: 0})" in str(e.value)
+
+
+def test_an_event_of_two_texts_has_its_values_in_the_error_and_not_outside():
+    frame = people().assign(t=np.arange(300) + 1.0)
+    times = {"time": "t", "event": "ill"}
+    for ask in (
+        lambda fed: tacit.stats.cox(fed, "age", **times),
+        lambda fed: tacit.stats.kaplan_meier(fed, **times),
+        lambda fed: tacit.stats.logrank(fed, by="code", **times),
+    ):
+        with pytest.raises(BadData, match=r"It is text, 'no' and 'yes'\. Replace the value") as error:
+            ask(split(frame, 3))
+        assert "yes" not in error.value.outside
+    with pytest.raises(BadData, match="Code it so, or leave these rows out"):
+        tacit.stats.kaplan_meier(
+            split(frame.assign(ill=frame["ill"].where(frame.index > 9, "?")), 3), **times
+        )
 
 
 def test_values_that_differ_between_parties_are_not_taken_for_the_other_value():

@@ -21,6 +21,7 @@ equal distance, and for numbers also with the ordered one.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import BadData
+from ..parameters import proposes_lines
 from .classes import Classes, Histogram, classes_of
 from .codes import encode_column
 from .population import class_risk, dankar, marketer_bounds, mean_risk, sample_of
@@ -257,9 +259,13 @@ def find_identifiers(frame: DataFrame, others: Sequence[str]) -> list[str]:
             warnings.append(
                 f"The column {c!r} is neither a quasi-identifier nor sensitive and has {len(counts):,} "
                 f"different values in {len(frame):,} rows: it may be an id of people with several rows. If "
-                f"it tells whose a row is, pass person={c!r}; otherwise drop it or pseudonymize it."
+                f"it tells whose a row is, {_propose_person(c)}; otherwise drop it or pseudonymize it."
             )
     return warnings
+
+
+def _propose_person(column: str) -> str:
+    return f"give --person {shlex.quote(column)}" if proposes_lines() else f"pass person={column!r}"
 
 
 def is_repeated_id(rows: int, counts: np.ndarray) -> bool:

@@ -21,6 +21,7 @@ from torch import Tensor
 from ..crypto import exact
 from ..data.cells import without_codes
 from ..errors import BadData
+from ..parameters import propose
 from ..protocols.sum_steps import Down
 from ..stats import level_sketch
 from ..stats.bounded_design import leave_out
@@ -169,7 +170,7 @@ class OwnRows:
         return hash_rows(self.table, [*t.numeric, *([] if t.has_classes else [t.label])], texts)
 
     def values(self, names: Sequence[str]) -> list[np.ndarray]:
-        return [numbers(self.table, name) for name in names]
+        return [numbers(self.table, name, declare_category(name)) for name in names]
 
     def label(self, labels: tuple[str, ...]) -> np.ndarray:
         if labels not in self._labels:
@@ -195,6 +196,11 @@ class OwnRows:
         if self._state is None or self._state[0] != key:
             self._state = key, build()
         return self._state[1]
+
+
+def declare_category(name: str) -> str:
+    """Return what to write in a job if a column is text."""
+    return f"declare it as a category: {propose('categories', [name])}"
 
 
 def prepare(program: BoostProgram | PrivateBoostProgram | PrivateWoeProgram, table: pd.DataFrame) -> OwnRows:
@@ -242,7 +248,11 @@ def local(
     """Return what a party's training rows contribute before the first tree."""
     if stage == "levels":
         found = [(k, text_of(v)) for k, name in enumerate(terms.sketched) for v in known_values(table[name])]
-        return level_sketch.encode(found)
+        try:
+            return level_sketch.encode(found)
+        except level_sketch.TooManyLevels:
+            counts = np.bincount([k for k, _ in set(found)], minlength=len(terms.sketched))
+            raise _too_many_levels(terms, int(np.argmax(counts))) from None
     if stage == "counts":
         labels = read_levels(terms, down)[1]
         y = own.label(labels)[train]
@@ -371,7 +381,11 @@ def coordinate(program: BoostProgram) -> Generator[Down, np.ndarray, tuple[Agree
         total = yield {}
         steps += 1
         found: dict[str, list[str]] = {name: [] for name in terms.sketched}
-        for k, text in level_sketch.decode(total):
+        try:
+            pairs = level_sketch.decode(total)
+        except level_sketch.TooManyLevels:
+            raise _too_many_levels(terms) from None
+        for k, text in pairs:
             found[terms.sketched[k]].append(text)
         for values in found.values():
             values.sort(key=_natural)
@@ -401,6 +415,29 @@ def coordinate(program: BoostProgram) -> Generator[Down, np.ndarray, tuple[Agree
         for c in terms.columns
     )
     return Agreed(Bins(features), labels, base, scale, weights, rows < PACKED_ROWS), rows, steps
+
+
+def _too_many_levels(terms: Terms, largest: int | None = None) -> BadData:
+    """Return the error for more values than a sum finds; a party knows which column has most of its own."""
+    columns = [c for c in terms.sketched if c != terms.label]
+    name = None if largest is None else terms.sketched[largest]
+    number = f"is a number, set {propose('objective', 'regression')}, or 'poisson' for counts."
+    if name == terms.label or not columns:
+        classes = f" If it has classes, declare them: {propose('labels', ['a', 'b'])}."
+        return BadData(
+            f"boost: the label {terms.label!r} has more than {level_sketch.MOST} different values, and "
+            f"objective={terms.objective!r} takes them for classes. If it {number}"
+            f"{classes if terms.objective != 'binary' else ''}"
+        )
+    which = f"and {name!r} has most of them" if name else f"in {', '.join(map(repr, columns))}"
+    label = (
+        f" If the label {terms.label!r} {number}" if name is None and terms.label in terms.sketched else ""
+    )
+    return BadData(
+        f"boost: the categorical columns have more than about {level_sketch.MOST} different values together, "
+        f"{which}. Declare those of a column with many: "
+        f"{propose('categories', {name or columns[0]: ['a', 'b']})}; or leave it out of features.{label}"
+    )
 
 
 def check_labels(terms: Terms, labels: Sequence[str]) -> None:

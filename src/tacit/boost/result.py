@@ -93,9 +93,12 @@ class BoostResult(JobResult):
         """Return rows as the saved model takes them in XGBoost: categories as codes, NaN where missing."""
         return self.booster.bins.to_matrix(frame)
 
-    def save(self, path: str | Path) -> Path:
-        """Write the model as XGBoost's JSON, which `xgboost.Booster` and `tacit.boost.load` read."""
-        file = check_absent(path)
+    def save(self, path: str | Path, force: bool = False) -> Path:
+        """Write the model as XGBoost's JSON, which `xgboost.Booster` and `tacit.boost.load` read.
+
+        `force` overwrites an existing file.
+        """
+        file = Path(path) if force else check_absent(path)
         write_atomic(file, self.to_text())
         return file
 

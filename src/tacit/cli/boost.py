@@ -10,10 +10,11 @@ from typing import Any
 
 from ..errors import BadParameter
 from .split import kit_of, runtime
-from .sums import run_sum_job, write_files
+from .sums import check_output, run_sum_job, write_files
 from .verbs import (
     CHANGES,
     DATA,
+    FORCE,
     PATIENCE,
     PROCESSES,
     QUIET,
@@ -44,6 +45,7 @@ def add(verb: Callable[..., Any]) -> None:
             "(default: part in the kit), and without a kit a folder for all parts",
         ),
         arg("--report", metavar="FILE.html", help="write the report here"),
+        FORCE,
         STATE,
         CHANGES,
         PROCESSES,
@@ -57,25 +59,26 @@ def _boost(args: Any) -> Answer:
     from ..config.vertical import has_party_tables
     from ..jobs.boost import deployed
     from ..jobs.vertical import boost_deployed
-    from ..results import check_absent
 
     if has_party_tables(args.job, "boost"):
         return _boost_vertical(args, boost_deployed)
-    if args.out is not None:
-        if args.kit is not None and args.data is None:
-            kit = kit_of(args.kit, "tacit boost --kit")
-            done = deployed.find_written(kit, args.job, args.out, changes=args.changes, state=args.state)
-            if done is not None:
-                return _ended(done, args)
-        check_absent(args.out)
+    if args.out is not None and args.kit is not None and args.data is None:
+        kit = kit_of(args.kit, "tacit boost --kit")
+        done = deployed.find_written(kit, args.job, args.out, changes=args.changes, state=args.state)
+        if done is not None:
+            return _ended(done, args)
+    for file in (args.out, args.report):
+        if file is not None:
+            check_output(args, file, lambda: deployed.read_job(args.job, args.changes))
     return run_sum_job(
         args,
         "boost",
         deployed,
         (args.job,),
-        lambda result: write_files(result, model=args.out, report=args.report),
+        lambda result: write_files(result, model=args.out, report=args.report, force=args.force),
         {"--report": args.report},
         out=args.out,
+        force=args.force,
     )
 
 
@@ -89,6 +92,8 @@ def _ended(result: Any, args: Any) -> Answer:
 
 
 def _boost_vertical(args: Any, deployed: Any) -> Answer:
+    if args.force:
+        raise BadParameter("boost: --force is for a file. Give --out a new folder for the parts.")
     if args.changes or (args.state is not None and args.kit is None):
         raise BadParameter(
             "boost: --set is for parties with the same columns; parties with different columns agree to the "

@@ -11,10 +11,11 @@ from typing import Any
 from ..errors import BadParameter
 from ..jobs.stats.words import HOMES
 from .split import kit_of, runtime
-from .sums import run_sum_job
+from .sums import check_output, run_sum_job
 from .verbs import (
     CHANGES,
     DATA,
+    FORCE,
     PATIENCE,
     PROCESSES,
     QUIET,
@@ -51,6 +52,7 @@ def add(verb: Callable[..., Any]) -> None:
             "different columns the folder of your part (default: part in the kit), and without a kit a "
             "folder for all parts",
         ),
+        FORCE,
         CHANGES,
         PROCESSES,
         WAIT,
@@ -68,6 +70,7 @@ def _stats(args: Any) -> Answer:
         return _weigh_vertical(args)
     if args.out is not None:
         check_suffix(args.out)  # before a sum is opened
+        check_output(args, args.out, lambda: deployed.read_query(args.query, args.job, args.changes))
     return run_sum_job(
         args,
         "stats",
@@ -92,6 +95,8 @@ def _weigh_vertical(args: Any) -> Answer:
     from ..jobs.vertical import woe_deployed as deployed
     from ..parties.ledger import Ledger
 
+    if args.force:
+        raise BadParameter("stats woe: --force is for a file. Give --out a new folder for the parts.")
     if args.changes or args.state is not None:
         raise BadParameter(
             "stats woe: --set and --state are for parties with the same columns; parties with different "

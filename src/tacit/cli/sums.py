@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadParameter
+from ..files import check_free
 from .split import kit_of
 from .verbs import Answer, answer, reading_of
 
@@ -67,13 +68,22 @@ def run_sum_job(
     return answer(value, lines)
 
 
+def check_output(args: Any, path: str, read_job: Callable[[], Any]) -> None:
+    """Raise unless a result can be written to `path`: before a sum is opened, as it is opened once.
+
+    A table of the job is never overwritten.
+    """
+    tables = [args.data] if args.data is not None else read_job().parties.values()
+    check_free(path, args.force, tables)
+
+
 def write_files(
-    result: Any, *, model: str | None = None, report: str | None = None
+    result: Any, *, model: str | None = None, report: str | None = None, force: bool = False
 ) -> tuple[dict[str, str], list[str]]:
     """Write a result's model and report; return their paths, and the lines that name them."""
     files = {}
     if model is not None:
-        files["model"] = str(result.save(model))
+        files["model"] = str(result.save(model, force=force))
     if report is not None:
         files["report"] = str(result.report(Path(report)))
     return files, [f"{name:<9} {path}" for name, path in files.items()]

@@ -169,6 +169,7 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
     from .. import data
 
     where = str(file)
+    toml.refuse_other_verbs(where, tables, KNOWN)
     problems: list[str] = []
     for key in tables:
         if key in SETTINGS or key in _COMPARES:  # a new user's first mistake

@@ -20,6 +20,9 @@ from ..runs import is_python_job
 
 # .5 and 5., which TOML does not allow and shell users write
 NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+# the table that every job file of a verb has
+VERBS = {name: name for name in ("boost", "ftl", "infer", "join", "link", "pate", "regress", "split")}
+VERBS |= {"stats": "stats QUERY", "train": "run"}
 USUAL = {"model": "mlp", "algorithm": "FedAvg", "solver": "SGD"}  # the defaults of names
 
 
@@ -47,6 +50,8 @@ def load(
     for line in changes:
         change(tables, line)
     if known is not None:
+        known = tuple(known)
+        refuse_other_verbs(str(file), tables, known)
         only_known(str(file), tables, known)
     return tables
 
@@ -186,6 +191,18 @@ def only_known(where: str, table: Iterable[str], known: Iterable[str]) -> None:
         raise BadJob("\n".join(lines))
 
 
+def refuse_other_verbs(where: str, tables: Iterable[str], known: Iterable[str]) -> None:
+    """Raise if a job file has the table of another verb: the job is named, and how to run it."""
+    found, own = set(tables), {*VERBS, "private"} & set(known)
+    verb = next((VERBS[name] for name in VERBS if name in found), None)
+    if verb is not None and not found & own:
+        query = ", with a QUERY such as describe, glm or cox" if verb == "stats QUERY" else ""
+        raise BadJob(
+            f"{where} is a job of `tacit {verb.split()[0]}`, not of this command. Run it by `tacit {verb} "
+            f"{where}`{query}."
+        )
+
+
 def hold(where: str, table: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a table whose keys have these types; one error names all that do not."""
     values: dict[str, Any] = {}
@@ -212,6 +229,7 @@ __all__ = [
     "only_known",
     "read",
     "refuse_all",
+    "refuse_other_verbs",
     "table",
     "value_of",
 ]

@@ -39,7 +39,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import BadData, BadParameter, MissingExtra, MissingFiles
 from ..files import open_atomic
-from ..parameters import bad, nearest
+from ..parameters import bad, nearest, proposes_lines
 from .thousands import refuse_thousands
 
 if TYPE_CHECKING:
@@ -102,9 +102,14 @@ def read_header(
             names = [name or f"Unnamed: {i}" for i, name in enumerate(rows[used])]  # as pandas calls them
             other = next((s for s in SEPARATORS if s in first), used)
             if len(names) == 1 and other != used:
+                advice = (
+                    "leave --separator out (in a job file: separator), and it is detected."
+                    if proposes_lines()
+                    else f"pass separator={other!r}, or leave separator out."
+                )
                 raise BadData(
                     f"{file} has one column, {names[0][:60]!r}, if the separator is {used!r}. The file seems "
-                    f"to use {other!r}: pass separator={other!r}, or leave separator out."
+                    f"to use {other!r}: {advice}"
                 )
             reader = csv.reader(itertools.chain(lines, text), delimiter=used, skipinitialspace=True)
             next(reader)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 TRUE, FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")  # as `read_table` reads them
 CODE = r"0\d+"  # a number with leading zeros is a code
+SHOWN = 10  # columns that an error or a note names
 ROWS = 8192  # evaluated at a time, which bounds memory
 
 
@@ -58,11 +60,12 @@ def score(release: Release, module: nn.Module, rows: Any, threshold: float | Non
 
 
 def select_columns(
-    recipe: Recipe, rows: Any, label: str = "", keep: Sequence[str] = ()
+    recipe: Recipe, rows: Any, label: str = "", keep: Sequence[str] = (), source: str = "the table"
 ) -> tuple[pandas.DataFrame, list[str]]:
     """Return the recipe's columns of a table, and notes about those that are ignored.
 
-    One error names all missing columns. Columns in `keep` are used otherwise, and not noted.
+    One error names all missing columns, and calls the table `source`. Columns in `keep` are used otherwise,
+    and not noted.
     """
     import pandas as pd
 
@@ -78,21 +81,39 @@ def select_columns(
     if missing or twice:
         problems = []
         if missing:
-            near = nearest(missing[0], [c for c in known if c not in needed]) if len(missing) == 1 else ""
+            near = _describe_others(missing, [c for c in known if c not in needed])
             names = ", ".join(map(repr, missing))
             problems.append(
-                f"the table has no column{'s' * (len(missing) > 1)} {names}; the model needs "
+                f"{source} has no column{'s' * (len(missing) > 1)} {names}; the model needs "
                 f"{'them' if len(missing) > 1 else 'it'}. {near}".rstrip()
             )
         if twice:
             problems.append(f"two columns are named {', '.join(map(repr, twice))}.")
         raise BadData("predict: " + " ".join(problems))
     extra = [c for c in known if c not in needed and c not in keep and c != label]
-    shown = ", ".join(map(repr, extra[:10])) + (f" and {len(extra) - 10} more" if len(extra) > 10 else "")
+    shown = ", ".join(map(repr, extra[:SHOWN])) + (
+        f" and {len(extra) - SHOWN} more" if len(extra) > SHOWN else ""
+    )
     notes = [f"columns that the model does not use were ignored: {shown}."] if extra else []
     if label in known and label not in keep:
         notes.append(f"{label!r} is the label: its values were not used.")
     return frame[list(needed)], notes
+
+
+def _describe_others(missing: Sequence[str], others: list[str]) -> str:
+    """Return what a missing column may be called: the columns that the model does not use."""
+    if not others:
+        return "All its other columns are used."
+    if len(missing) == 1 and (near := nearest(missing[0], others)).startswith("Did"):
+        return near
+
+    def likeness(name: str) -> float:
+        return max(SequenceMatcher(None, name.lower(), m.lower()).ratio() for m in missing)
+
+    ranked = sorted(others, key=likeness, reverse=True)
+    more = f" and {len(ranked) - SHOWN} more" if len(ranked) > SHOWN else ""
+    names = ", ".join(map(repr, ranked[:SHOWN]))
+    return f"Its columns that the model does not use, nearest first: {names}{more}."
 
 
 def interpret(frame: pandas.DataFrame, recipe: Recipe, decimal: str = ".") -> pandas.DataFrame:
@@ -272,9 +293,9 @@ def check_threshold(release: Release, threshold: Any) -> float | None:
 def check_probability(threshold: Any, labels: Sequence[str]) -> float:
     """Return a given threshold; raise BadParameter unless it is a probability, and of two classes."""
     if len(labels) != 2:
-        raise bad("predict", "threshold", threshold, "None: a threshold is for two classes")
+        raise bad("predict", "threshold", threshold, "left out: a threshold is for two classes")
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
-        raise bad("predict", "threshold", threshold, "a probability between 0 and 1, or None")
+        raise bad("predict", "threshold", threshold, "a probability between 0 and 1, or left out")
     return float(threshold)
 
 

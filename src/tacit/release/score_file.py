@@ -133,7 +133,7 @@ def write_scores(
         for chunk in read_chunks(path, separator=separator, encoding=encoding):
             if chunk.empty:
                 continue  # only column names: refused below
-            frame, notes = select_columns(model.recipe, chunk, model.label, keep)
+            frame, notes = select_columns(model.recipe, chunk, model.label, keep, str(path))
             if decimal == ",":
                 refuse_thousands(path, frame[list(model.recipe.numbers)], least=0)
             try:

@@ -16,19 +16,24 @@ MOST_LEVELS = 50  # of a column taken from the tables; a table with more is not 
 MISSING, OTHER = "missing", "other"
 
 
-def numbers(frame: pd.DataFrame, column: str) -> np.ndarray:
-    """Return a column as float64. Missing values are NaN; infinities are refused."""
+def numbers(frame: pd.DataFrame, column: str, otherwise: str = "declare it as a category") -> np.ndarray:
+    """Return a column as float64. Missing values are NaN; infinities are refused.
+
+    `otherwise`: what an error advises if the column is no number at all.
+    """
     series = frame[column]
     if not (pd.api.types.is_numeric_dtype(series.dtype) or pd.api.types.is_bool_dtype(series.dtype)):
         if holds_numbers(series):
             return numbers(_as_floats(series).to_frame(column), column)
-        texts = series[pd.to_numeric(series, errors="coerce").isna() & series.notna()]
+        texts = np.flatnonzero(pd.to_numeric(series, errors="coerce").isna() & series.notna())
         example = (
-            f"row {texts.index[0]} has {texts.iloc[0]!r}" if len(texts) else f"its type is {series.dtype}"
+            f"row {texts[0] + 1} has {series.iloc[texts[0]]!r}"
+            if len(texts)
+            else f"its type is {series.dtype}"
         )
         raise BadData(
-            f"column {column!r} is not numeric ({example}). Replace such cells by missing values, or declare "
-            "it as a category.",
+            f"column {column!r} is not numeric ({example}). Replace such cells by missing values, or "
+            f"{otherwise}.",
             outside=f"its column {column!r} of the agreed job is not numeric",
         )
     values: np.ndarray = series.to_numpy(dtype=np.float64, na_value=np.nan)

@@ -21,7 +21,7 @@ import pandas as pd
 import torch
 
 from ..errors import BadData, BadParameter, MissingExtra, ProtocolError
-from ..parameters import nearest
+from ..parameters import nearest, propose
 from . import level_sketch
 
 FUNCTIONS = ("C", "I", "Q", "log", "log10", "log2", "exp", "sqrt", "abs")
@@ -256,7 +256,7 @@ def agree(
     if mixed:
         raise BadData(
             f"{owner}: {', '.join(map(repr, mixed))}: numbers at some parties, text at others. Give all "
-            "parties the same type, or declare the levels: levels={…}."
+            f"parties the same type, or declare the levels: {propose('levels', {mixed[0]: ['a', 'b']})}."
         )
     found: dict[str, list[Scalar]] = {}
     for position, text in level_sketch.decode(total[2 * len(names) :]):
@@ -272,7 +272,7 @@ def agree(
         raise BadData(
             f"{owner}: {', '.join(map(repr, texts))}: nearly all of its values are numbers, and some are "
             "text, so that every number would be a level. Replace the texts by missing values, or declare "
-            "the levels: levels={…}."
+            f"the levels: {propose('levels', {texts[0]: ['a', 'b']})}."
         )
     few = [name for name, values in levels.items() if len(values) < 2]
     if few:

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..errors import BadData
+from ..parameters import propose
 
 MOST = 128  # levels of all columns together; half of what the cells could hold, so that decoding succeeds
 LONGEST = 60  # bytes of a level's text
@@ -27,17 +28,23 @@ LENGTH = _PARTS * _CELLS * _WIDTH
 
 Level = tuple[int, str]  # the column's position and the level's text
 
-TOO_MANY = (
-    f"the categorical columns have more than about {MOST} levels together, too many to discover. "
-    "Declare them: levels={'column': ['a', 'b', …]}."
-)
+
+class TooManyLevels(BadData):
+    """More levels than a sum finds."""
+
+
+def _too_many() -> TooManyLevels:
+    return TooManyLevels(
+        f"the categorical columns have more than about {MOST} levels together, too many to discover. "
+        f"Declare them: {propose('levels', {'column': ['a', 'b']})}."
+    )
 
 
 def encode(levels: Iterable[Level]) -> np.ndarray:
     """Return one party's table as a vector of int64."""
     items = sorted(set(levels))
     if len(items) > MOST:
-        raise BadData(TOO_MANY)
+        raise _too_many()
     cells = np.zeros((_PARTS * _CELLS, _WIDTH), dtype=np.int64)
     for item in items:
         row, places = _describe(item)
@@ -65,7 +72,7 @@ def decode(total: np.ndarray) -> list[Level]:
         found.append(item)
         waiting += places
     if cells.any():
-        raise BadData(TOO_MANY)
+        raise _too_many()
     return sorted(found)
 
 
@@ -76,7 +83,7 @@ def _describe(item: Level) -> tuple[np.ndarray, list[int]]:
     if len(data) > LONGEST:
         raise BadData(
             f"a level of a categorical column has {len(data)} bytes; at most {LONGEST} can be discovered. "
-            "Declare the levels: levels={'column': ['a', 'b', …]}."
+            f"Declare the levels: {propose('levels', {'column': ['a', 'b']})}."
         )
     padded = data.ljust(LONGEST, b"\0")
     words = [column << 8 | len(data)]

@@ -23,6 +23,7 @@ from ..parameters import bad
 from ..protocols.sum_steps import BEGIN_AGAIN, Down
 from . import design
 from .columns import level_sets
+from .outcomes import RECODE
 from .recall import recall
 
 MOST_CELLS = 1 << 17  # of a grid; more is a wrong unit rather than a wish
@@ -180,9 +181,12 @@ def read_events(frame: pd.DataFrame, name: str, causes: Sequence[Any]) -> np.nda
         here = plain == cause
         codes[here], known = k, known | here
     if not known.all():
+        found = set(plain)
+        texts = len(found) == 2 and all(isinstance(v, str) for v in found)
+        advice = f"It is text, {' and '.join(map(repr, sorted(found)))}. {RECODE}" if texts else ""
         raise BadData(
             f"column {name!r} has values other than 0 (censored) and {', '.join(map(repr, causes))} (event). "
-            "Code it so, or leave these rows out.",
+            + (advice or "Code it so, or leave these rows out."),
             outside=f"its column {name!r} has values that are not among the agreed events",
         )
     return codes

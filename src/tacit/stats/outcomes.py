@@ -12,6 +12,11 @@ from ..errors import BadData
 from ..parameters import bad, propose
 from .design import Agreement, Scalar, Variables, plain_level
 
+RECODE = (
+    "Replace the value that is the event by 1 and the other by 0: in the file, or in pandas with "
+    ".map({EVENT: 1, OTHER: 0}), which leaves missing values missing."
+)
+
 
 class Event(NamedTuple):
     """The column of the outcome, and which of its two levels is coded as 1."""
@@ -57,14 +62,14 @@ def find_event(
             "together, and a model of an event needs exactly two. Write them alike, or leave out other rows."
         )
     shown = " and ".join(map(repr, levels))
+    if owner != "glm":
+        raise BadData(f"{owner}: the outcome {name!r} is text, {shown}, and {owner} needs 0 and 1. {RECODE}")
+    choices = " or ".join(propose("positive", level) for level in levels)
     if positive is None:
-        raise BadData(
-            f"{owner}: the outcome {name!r} is text, {shown}. Say which is the event: "
-            f"{propose('positive', levels[1])}. (glm takes it; gee, mixed and meta need 0 and 1.)"
-        )
+        raise BadData(f"{owner}: the outcome {name!r} is text, {shown}. Say which is the event: {choices}.")
     if positive not in levels:
         raise BadData(
             f"{owner}: positive is {positive!r}, and the outcome {name!r} has the values {shown}. Give one "
-            f"of them: {propose('positive', levels[1])}."
+            f"of them: {choices}."
         )
     return Event(name, levels.index(positive))

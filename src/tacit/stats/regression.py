@@ -114,6 +114,7 @@ class GlmProgram:
     max_rounds: int = 10
     min_count: int = LEAST
     positive: Any = None  # the level of a text outcome that is the event
+    owner: str = "glm"  # the query that errors name
 
     # --- what both sides know
 
@@ -253,7 +254,7 @@ class GlmProgram:
             none = np.zeros(0)
             cells = np.zeros(rare_rows.cells_length(self.formula, agreement))
             return GlmRows(none, np.zeros((0, len(self._terms(agreement)))), none, none, none, cells)
-        event = find_event("glm", self.positive, self.family, self.variables, agreement)
+        event = find_event(self.owner, self.positive, self.family, self.variables, agreement)
         y, x = design.model_matrix(self.formula, self.columns, agreement, frame, event=event)
         assert y is not None
         families.check_outcome(self.model, y)

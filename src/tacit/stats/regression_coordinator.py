@@ -34,7 +34,7 @@ def coordinate(program: GlmProgram) -> Sums:
     total = yield {}
     counts = Counts(*(int(v) for v in total[:3]))
     agreement = design.agree(total[3:], program.columns, program.levels or {}, OWNER)
-    find_event(OWNER, program.positive, program.family, program.variables, agreement)
+    find_event(program.owner, program.positive, program.family, program.variables, agreement)
     names = program._terms(agreement)
     _check_size(program, counts, len(names))
     levels = {"levels": agreement.to_tensor(), "rows": torch.tensor(counts.rows)}

@@ -55,6 +55,7 @@ class SiteModelProgram:
             missing=self.missing,
             max_rounds=self.glm_rounds,
             min_count=self.min_count,
+            owner=self.kind,
         )
 
     def second(

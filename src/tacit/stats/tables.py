@@ -116,15 +116,16 @@ def check_columns(frame: pd.DataFrame, columns: list[str], who: str) -> None:
     """Raise unless a party's table has these columns. All that are missing are named."""
     missing = [c for c in columns if c not in frame.columns]
     if missing:
+        owner = who if who == "this party" else repr(who)  # a party's own program does not know its name
         numbers = [c for c in frame.columns if not isinstance(c, str) and str(c) in missing]
         if numbers:
             raise BadData(
-                f"the table of {who!r} has a column whose name is not a text: {numbers[0]!r}. Rename it: "
+                f"the table of {owner} has a column whose name is not a text: {numbers[0]!r}. Rename it: "
                 "frame.rename(columns=str).",
                 outside=f"its table has no column {str(numbers[0])!r} of the agreed job",
             )
         raise BadData(
-            f"the table of {who!r} has no column {', '.join(map(repr, missing))}. "
+            f"the table of {owner} has no column {', '.join(map(repr, missing))}. "
             f"{nearest(str(missing[0]), [str(c) for c in frame.columns])}",
             outside=f"its table has no column {', '.join(map(repr, missing))} of the agreed job",
         )

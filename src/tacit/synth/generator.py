@@ -41,7 +41,8 @@ FORMAT = "tacit.synth/1"  # of saved generators
 PATIENCE = 200  # rows drawn for each accepted row before sampling fails
 NOT_PRIVATE = (
     "NOT DIFFERENTIALLY PRIVATE: nothing bounds what the synthetic rows reveal about the training rows. "
-    "Measure it with tacit.synth.evaluate(real, synthetic, holdout=…) before you release anything."
+    "Measure it beside rows held out (tacit synth --report FILE, or in Python tacit.synth.evaluate) before "
+    "you release anything."
 )
 
 Watch = Callable[[dict[str, Any]], None]

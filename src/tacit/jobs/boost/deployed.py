@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ...boost.agreement import declare_category
 from ...boost.program import Boosted, BoostProgram
 from ...boost.result import BoostResult
 from ...boost.xgboost_json import from_json, to_json
 from ...errors import BadData, ProtocolError
-from ...files import write_atomic
+from ...files import check_free, write_atomic
+from ...parameters import propose
 from ...parties.ledger import Ledger
-from ...results import check_absent
 from ...stats.columns import numbers
 from ...stats.tables import check_columns
 from ..stats.deployed import Report, answer_sums, check_client, coordinate_sums, read_finished, sum_here
@@ -97,6 +98,7 @@ def take_part(
     data: str | Path,
     *,
     out: str | Path | None = None,
+    force: bool = False,
     state: str | Path | None = None,
     patience: float = 300.0,
     wait: float | None = None,
@@ -105,11 +107,11 @@ def take_part(
 ) -> dict[str, Any]:
     """Run a party's part: answer the job that its owner agreed to, and no other; write the model to `out`.
 
-    Answers are kept in `state` (default: state in the kit). `reading`: separator, decimal and encoding of
-    this party's file, where they are not those of the job.
+    `force` overwrites an existing `out`. Answers are kept in `state` (default: state in the kit). `reading`:
+    separator, decimal and encoding of this party's file, where they are not those of the job.
     """
     check_client(kit)
-    target = None if out is None else check_absent(out)
+    target = None if out is None else check_free(out, force, [data])
     query = read_job(job)
     check_policy(read_policy(kit.directory), query.options)
     value, shared = answer_sums(
@@ -176,13 +178,16 @@ def _find_problems(query: Query) -> list[str]:
     for name, file in query.parties.items():
         frame, where = read_rows(file, query.data, program), f"party {name!r} ({file})"
         try:
-            check_columns(frame, [*terms.columns, terms.label], "the party")
+            check_columns(frame, [*terms.columns, terms.label], name)
         except BadData as error:
             problems.append(f"{where}: {error}")
             continue  # the rest reads these columns
-        for column in (*terms.numeric, *(() if terms.has_classes else (terms.label,))):
+        advice = {c: declare_category(c) for c in terms.numeric}
+        if not terms.has_classes:
+            advice[terms.label] = f"if it has classes, set {propose('objective', 'multiclass')}"
+        for column, otherwise in advice.items():
             try:
-                numbers(frame, column)
+                numbers(frame, column, otherwise)
             except BadData as error:
                 problems.append(f"{where}: {error}")
         missing = int(frame[terms.label].isna().sum())

@@ -35,7 +35,7 @@ def score_file(
     file = Path(model)
     if is_scorecard(file):
         if threshold is not None:
-            raise bad("predict", "threshold", threshold, "None: a scorecard gives points")
+            raise bad("predict", "threshold", threshold, "left out: a scorecard gives points")
         return write_scores(_from_card(load_scorecard(file)), path, out, **options)
     return write_scores(_from_booster(file, threshold), path, out, **options)
 

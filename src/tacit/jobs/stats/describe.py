@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from ...errors import BadData
-from ...parameters import bad
+from ...parameters import bad, propose
 from ...parties.ledger import Ledger
 from ...results import JobResult
 from ...stats import table_one
@@ -154,7 +154,8 @@ def need_levels(names: Sequence[str], declared: Any, owner: str = "stats.describ
             owner,
             "categories",
             declared,
-            f"the levels of {' and '.join(map(repr, missing))} with epsilon, like {{'sex': ['f', 'm']}}: "
+            f"the levels of {' and '.join(map(repr, missing))} with epsilon, like "
+            f"{propose('categories', {missing[0]: ['a', 'b']})}: "
             "taken from rows, they would show that a level occurs",
         )
 
@@ -178,7 +179,8 @@ def add_noise(
             owner,
             "bounds",
             dict(bounds),
-            f"the range of {', '.join(map(repr, missing))} too, with epsilon: {{'age': (0, 120)}}",
+            f"the range of {', '.join(map(repr, missing))} too, with epsilon: "
+            f"{propose('bounds', {missing[0]: [0, 120]})}",
             "State a range that is known without the data; numbers outside are clipped to it.",
         )
     numeric = tuple((c, *check_bounds(owner, bounds[c])) for c in program.numeric)

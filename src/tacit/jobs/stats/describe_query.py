@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import BadJob
-from ...parameters import bad, nearest
+from ...parameters import bad, nearest, to_line
 from ...parties.ledger import Ledger
 from ...stats.columns import text_of
 from ...stats.counts import CrosstabProgram, FrequentProgram, HistogramProgram
@@ -32,8 +32,9 @@ def declared_levels(owner: str, column: str, categories: dict[str, Any]) -> tupl
     values = categories.get(column)
     if not isinstance(values, list | tuple) or not values:
         raise BadJob(
-            f"{owner}: the levels of {column!r} are not declared. Add them: categories = {{ {column} = "
-            f'["a", "b"] }}. {nearest(column, list(categories)) if categories else ""}'
+            f"{owner}: the levels of {column!r} are not declared. Add them: "
+            f"{to_line('categories', {column: ['a', 'b']})}. "
+            f"{nearest(column, list(categories)) if categories else ''}"
         )
     names = tuple(map(text_of, values))
     if len(set(names)) < len(names):
@@ -65,7 +66,10 @@ def _plain(options: DescribeOptions) -> DescribeProgram:
     check_quantiles(owner, options.quantiles)
     check_count(owner, "min_count", options.min_count)
     if not options.numbers and not options.categories:
-        raise BadJob(f"{owner}: nothing to describe. Declare numbers = [...] or categories = {{...}}.")
+        raise BadJob(
+            f"{owner}: nothing to describe. Declare {to_line('numbers', ['age'])} or "
+            f"{to_line('categories', {'sex': ['f', 'm']})}."
+        )
     names = [c for c in options.categories if c != options.by]
     by = None if options.by is None else declared_levels(owner, options.by, options.categories)
     found = tuple(declared_levels(owner, c, options.categories) for c in names)

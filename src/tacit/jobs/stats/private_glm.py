@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from ...parameters import bad
+from ...parameters import bad, propose
 from ...stats import noise_share
 from ...stats.design import Variables, read_formula
 from ...stats.private_regression import ROUNDS, PrivateGlmProgram
@@ -82,9 +82,10 @@ def check_declared(
             owner,
             "bounds",
             bounds,
-            f"the range of {', '.join(map(repr, missing))} too, with epsilon: {{'age': (0, 120)}}. "
+            f"the range of {', '.join(map(repr, missing))} too, with epsilon: "
+            f"{propose('bounds', {missing[0]: [0, 120]})}. "
             "They are declared, not taken from the rows; so are the levels of a category: "
-            "levels={'sex': ['f', 'm']}",
+            f"{propose('levels', {'sex': ['f', 'm']})}",
         )
     unknown = [n for n in variables.categorical if n not in levels]
     if unknown:
