@@ -85,8 +85,9 @@ def test_categories_and_dropped_columns_of_a_training_table_may_have_points(tmp_
 def test_a_party_checks_only_the_numbers_of_its_job(tmp_path: Path) -> None:
     file = write(tmp_path, ["1.157", "2.300"] * 10)
     layout = {"label": "y", "labels": ["no", "yes"], "decimal": ","}
-    with pytest.raises(BadData, match=r"column 'cost': '1\.157' in row 1 "):
+    with pytest.raises(BadData, match=r"column 'cost': '1\.157' in row 1 ") as error:
         read_party_table("a", file, {**layout, "numbers": ["x", "cost"]}, 0)
+    assert "1.157" not in str(error.value.outside)  # what the other parties are told
     assert read_party_table("a", file, {**layout, "numbers": ["x"]}, 0)
 
 
