@@ -51,7 +51,7 @@ NETWORK: dict[str, Any] = {
     "batch_size": 256,
     "l2": 3e-3,  # λ
     "evaluate_every": 5,
-    "patience": 10,
+    "patience": 20,
     "stop_by": "loss",  # of a few dozen rows, accuracy and AUC are too coarse to compare rounds by
 }
 EMBEDDINGS: dict[str, Any] = NETWORK | {
