@@ -245,7 +245,7 @@ def test_a_job_file_on_the_command_line(tmp_path, capsys):
     ("text", "words"),
     [
         (JOB.replace("epsilon", "epsilom"), "it has no key 'epsilom'. Did you mean 'epsilon'?"),
-        (JOB.replace("[private]", "[train]"), "'train' is not known here"),
+        (JOB.replace("[private]", "[train]"), "is a job of `tacit run`, not of this command"),
         (JOB.replace('[data]\nname = "digits"', ""), r"there is no \[data\] table"),
         (JOB.replace("digits", "digitz"), "'digitz' is not a data set"),
         (JOB.replace("epochs = 2", 'epochs = "two"'), "epochs is 'two'; it must be a whole number"),

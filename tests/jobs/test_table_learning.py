@@ -398,7 +398,7 @@ def test_a_table_chooses_how_it_is_trained_and_says_so() -> None:
     assert any(text.startswith("l2 = ") and "cross-validation" in text for text in notes)
     network = make_plan(FED, model="mlp")
     assert isinstance(network.algorithm, algorithms.FedAdam)
-    assert (network.local_steps, network.patience, network.stop_by, network.l2) == (1, 10, "loss", 0.003)
+    assert (network.local_steps, network.patience, network.stop_by, network.l2) == (1, 20, "loss", 0.003)
 
 
 @pytest.mark.parametrize(

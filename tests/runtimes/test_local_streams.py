@@ -142,6 +142,27 @@ def test_a_stream_that_is_dialed_while_a_party_ends_is_closed(folder: Path) -> N
     assert asyncio.run(asyncio.wait_for(play(), DEADLINE)) == -1
 
 
+def test_streams_are_closed_also_if_a_party_is_canceled_again_while_it_ends(folder: Path) -> None:
+    """The second cancellation came while the first one's tasks were awaited, and what follows was left out."""
+
+    async def play() -> int:
+        local = sockets(folder, "a", "b")
+        async with Net.of("a", "b") as net:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dialer:
+                link = Link(net.kits["b"], local=local)
+                await link.__aenter__()
+                dialer.connect(local["b"])
+                link.local._accept()
+                (dialed,) = link.local._dialed
+                ending = asyncio.ensure_future(link.__aexit__(None, None, None))
+                await asyncio.sleep(0)  # it has canceled its tasks, and waits for them
+                ending.cancel()
+                await asyncio.wait([ending])
+            return dialed.fileno()
+
+    assert asyncio.run(asyncio.wait_for(play(), DEADLINE)) == -1
+
+
 def test_an_awaited_party_that_ended_is_named_after_the_time_given(folder: Path) -> None:
     async def play() -> None:
         local = sockets(folder, "a", "b")

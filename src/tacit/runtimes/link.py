@@ -143,8 +143,10 @@ class Link:
     async def __aexit__(self, *error: object) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.local.close()
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:  # also if the party is canceled a second time, while it waits
+            await self.local.close()
         if self._failed is not None and not self._failed.done():
             self._failed.cancel()
 

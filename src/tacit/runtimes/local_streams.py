@@ -99,11 +99,13 @@ class LocalStreams:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for dialed in self._dialed:  # whose tasks were canceled before they had begun
-            dialed.close()
-        for incoming in list(self._incoming.values()):
-            incoming.close()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:  # also if the party is canceled a second time, while it waits
+            for dialed in self._dialed:  # whose tasks were canceled before they had begun
+                dialed.close()
+            for incoming in list(self._incoming.values()):
+                incoming.close()
 
     def wake(self, name: str) -> None:
         """There is, or may be, something to send to this party."""
