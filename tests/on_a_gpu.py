@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import gc
 import sys
 import time
@@ -54,6 +55,7 @@ SHARES = 1e-3
 # (y² + 1)·y over 9 numbers of at most 3: y² is off by 2·3·2⁻¹⁷ + 2⁻¹⁶ = 6e-5, the sum by 9·(10·2⁻¹⁷ +
 # 3·6e-5) = 2.3e-3
 PRODUCTS = 2.5e-3
+DIGITS = 16  # of a comparison on shares
 SMALL = models.MLP(hidden=(16,))
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "with a helper": {},
@@ -152,6 +154,68 @@ def field_arithmetic(device: str) -> None:
     ):
         tensors = (a, b, images, filters)
         assert torch.equal(compute(*tensors), compute(*[t.to(device) for t in tensors]).cpu())
+
+
+def kernels_and_twins(device: str) -> None:
+    """Each Triton kernel gives the bits of its twin on the CPU."""
+    from tacit.crypto import chacha, gpu_kernels
+    from tacit.mpc import compare, ring
+
+    if not gpu_kernels.has_triton():
+        raise NotRun("the package 'triton' is not installed")
+    rng = np.random.default_rng(2)
+
+    def words(*shape: int) -> Tensor:
+        return torch.from_numpy(rng.integers(-(2**63), 2**63 - 1, shape, endpoint=True))
+
+    def bits(*shape: int) -> Tensor:
+        return torch.from_numpy(rng.integers(0, 256, shape).astype(np.uint8))
+
+    def same_bits(compute: Callable[..., Any], *given: Any) -> None:
+        there = compute(*(x.to(device) if isinstance(x, Tensor) else x for x in given))
+        for a, b in zip(
+            *(x if isinstance(x, tuple) else (x,) for x in (compute(*given), there)), strict=True
+        ):
+            assert torch.equal(a, b.cpu()), getattr(compute, "__name__", compute)
+
+    for first, count in ((0, 1), (5, 1000), ((1 << 32) - 3, 300)):
+        key = rng.bytes(32)
+        here, there = (chacha.ChaCha20(key, d).blocks(first, count) for d in ("cpu", device))
+        assert torch.equal(here, there.cpu()), "ChaCha20"
+    for m, k, n in ((16, 25, 1000), (1, 1, 1), (3, 5, 7), (130, 20000, 33)):
+        x, y = words(m, k), words(k, n)
+        same_bits(ring.matmul, x, y)
+        same_bits(ring.matmul, y.t(), x.t())
+    far = torch.tensor([-(2**63), 2**63 - 1, 0x7F7F7F7F7F7F7F7F, -0x7F7F7F7F7F7F7F80])  # digits at their ends
+    same_bits(ring.matmul, far.repeat(20, 5000), far.repeat(5000)[:, None].expand(-1, 24))
+    for count in (1, 7, 8, 1003):
+        size = (count + 7) // 8
+        c, codes = words(count), bits(DIGITS, count)
+        same_bits(compare.make_codes, c, bits(DIGITS, size), bits(size))
+        for first in (True, False):
+            same_bits(compare.compare_digits, c, codes, first)
+            same_bits(compare.finish, words(count), c, words(count), words(count), bits(size), first)
+            for pairs in compare.LEVELS:
+                names = ("a", "b", "ab") if pairs == 1 else ("a", "b", "ab", "g", "ag")
+                masks = [bits(pairs - (name in ("g", "ag")), size) for name in names]
+
+                def level(step: Any, lt: Tensor, other: Tensor, *masks: Tensor, names: Any = names) -> Any:
+                    pairs = len(masks[0])
+                    t = {f"{name}{pairs}": mask for name, mask in zip(names, masks)}
+                    return step(lt, other, t, pairs)
+
+                lt, eq = bits(2 * pairs, size), bits(2 * pairs - 1, size)
+                same_bits(functools.partial(level, compare.mask_pairs), lt, eq, *masks)
+                combine = functools.partial(compare.combine_pairs, first=first)
+                same_bits(functools.partial(level, combine), lt, bits(3 * pairs - 1, size), *masks)
+
+
+def truncated_on(device: str) -> None:
+    """Truncations on the GPU are off by less than a unit, as on the CPU."""
+    x = torch.linspace(-1000, 1000, 1001, dtype=torch.float64)
+    a = tacit.mpc.share(x.to(device))
+    off = float(((a * 0.37).open().cpu() - 0.37 * x).abs().max())
+    assert off < 1000 * 2.0**-17 + 2.0**-16, off  # 0.37 is rounded to 16 bits, and the product truncated
 
 
 def shared_network() -> tuple[nn.Module, Tensor]:
@@ -303,6 +367,8 @@ def checks() -> dict[str, Callable[[], str | None]]:
         found[f"shares: reading tokens {name}"] = lambda name=name: network_on_shares(
             "cuda", name, *shared_reader()
         )
+    found["shares: kernels and their twins"] = lambda: kernels_and_twins("cuda")
+    found["shares: truncation"] = lambda: truncated_on("cuda")
     found["shares: a changed share is detected"] = lambda: checked_tensors("cuda")
     for algorithm in algorithms.ALL.values():
         found[f"algorithm: {algorithm.__name__}"] = lambda algorithm=algorithm: as_on_the_cpu(

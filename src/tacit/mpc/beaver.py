@@ -38,7 +38,8 @@ from torch import Tensor
 
 from ..parties.message import Message
 from . import ring
-from .dealer import Mask, Parts, Request, Values
+from .dealer import Mask, Request, Values
+from .tape import Parts
 
 if TYPE_CHECKING:
     from .context import RingContext

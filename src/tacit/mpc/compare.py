@@ -23,7 +23,8 @@ and comparing the public c with the shared r:
 
 A digit's table takes 8 bits and no round, less than two levels of a tree of single bits. Function secret
 sharing would take one round, and about 1,000 bytes of key per value. `tests/mpc/by_bits.py` is the readable
-reference, bit by bit.
+reference, bit by bit. On a GPU with Triton the local steps are kernels (`crypto/gpu_kernels.py`), and the
+functions `compare_digits` to `finish` here are what they compute.
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..crypto import gpu_kernels
 from ..parties.message import Message
 from .beaver import product
-from .dealer import Parts, Request, Values
+from .dealer import Request, Values
 from .ring import pack, shift, unpack
+from .tape import Parts
 
 if TYPE_CHECKING:
     from .context import RingContext
@@ -85,9 +88,7 @@ class Comparison(Request):
 
     def derive(self, uniform: Values, masks: Values) -> Values:
         r = uniform["r"].flatten()
-        beta = unpack(uniform["β bits"], self.count).long()
-        thermometer = (torch.ones((), dtype=torch.uint8, device=r.device) << split_digits(r)) - 1
-        parts = {"β": beta, "βr": beta * r}
+        parts: Values = {}
         for pairs in LEVELS:
             a = uniform[f"a{pairs}"]
             parts[f"ab{pairs}"] = a & uniform[f"b{pairs}"]
@@ -95,8 +96,17 @@ class Comparison(Request):
                 parts[f"ag{pairs}"] = a[1:] & uniform[f"g{pairs}"]
         top = pack(_bit(r, SIGN)).unsqueeze(0)
         spare = torch.cat([parts.pop(f"ab{LEVELS[0]}"), parts.pop(f"ag{LEVELS[0]}"), top])
-        parts["T"] = thermometer | unpack(spare, self.count) << 7
-        return parts
+        codes = make_codes(r, spare, uniform["β bits"])
+        return {**dict(zip(("T", "β", "βr"), codes)), **parts}
+
+
+def make_codes(r: Tensor, spare: Tensor, bits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The codes of r with the spare bits on top, β, and β·r."""
+    if gpu_kernels.supports(r):
+        return gpu_kernels.make_codes(r, spare, bits)
+    thermometer = (torch.ones((), dtype=torch.uint8, device=r.device) << split_digits(r)) - 1
+    beta = unpack(bits, len(r)).long()
+    return thermometer | unpack(spare, len(r)) << 7, beta, beta * r
 
 
 def split_digits(r: Tensor) -> Tensor:
@@ -118,31 +128,65 @@ class Sign(NamedTuple):
 
 async def sign(ctx: RingContext, x: Tensor) -> Sign:
     """[x ≥ 0] and [max(x, 0)]."""
-    one = 1 if ctx.first else 0
     t = await ctx.stock.take(Comparison(tuple(x.shape)))  # 1
     if x.is_meta:  # a dry run: nothing more is requested
         return Sign(torch.empty_like(x), torch.empty_like(x))
     (c,) = await ctx.open(MaskedValues, x + t["r"])  # 2
-    flat, count = c.flatten(), x.numel()
-    at, T = split_digits(flat), t["T"] & 127  # 3
-    spare = pack(t["T"] >> 7)
+    c = c.contiguous()
+    flat, first = c.flatten(), ctx.first
+    lt, eq, spare, top = compare_digits(flat, t["T"], first)  # 3
     t |= {f"ab{LEVELS[0]}": spare[: LEVELS[0]], f"ag{LEVELS[0]}": spare[LEVELS[0] : -1]}
-    less = (T >> at) & 1
-    lt, eq = pack(less), pack((((T << 1) | one) >> at) & 1 ^ less)[1:]  # eq: from the second digit on
     for pairs in LEVELS:  # 4
-        a, b, hi, lo = t[f"a{pairs}"], t[f"b{pairs}"], eq[0::2], lt[0::2]
-        if pairs > 1:
-            g, low = t[f"g{pairs}"], eq[1::2]
-            d, e, h = await ctx.open(MaskedBits, hi ^ a, lo ^ b, low ^ g)
-            eq = t[f"ag{pairs}"] ^ d[1:] & g ^ h & a[1:] ^ (d[1:] & h if one else 0)
-        else:
-            d, e = await ctx.open(MaskedBits, hi ^ a, lo ^ b)
-        lt = lt[1::2] ^ t[f"ab{pairs}"] ^ d & b ^ e & a ^ (d & e if one else 0)
-    b = spare[-1] ^ lt[0] ^ (pack(_bit(flat, SIGN)) ^ 255 if one else 0)  # 5
+        (opened,) = await ctx.open(MaskedBits, mask_pairs(lt, eq, t, pairs))
+        lt, eq = combine_pairs(lt, opened, t, pairs, first)
+    b = spare[-1] ^ lt[0] ^ (top ^ 255 if first else 0)  # 5
     (opened,) = await ctx.open(MaskedSigns, b ^ t["β bits"])  # 6
-    flip = unpack(opened, count).reshape(x.shape).bool()
-    u = c * t["β"] - t["βr"]  # 7
-    return Sign(torch.where(flip, one - t["β"], t["β"]), torch.where(flip, x - u, u))
+    return finish(x, c, t["β"], t["βr"], opened, first)  # 7
+
+
+def compare_digits(c: Tensor, codes: Tensor, first: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Step 3, packed: ⟨lt⟩ of 16 digits, ⟨eq⟩ from the second one on, bits 7 of the codes, bit 48 of c."""
+    if gpu_kernels.supports(c):
+        return gpu_kernels.compare_digits(c, codes, first)
+    at, T = split_digits(c), codes & 127
+    less = (T >> at) & 1
+    equal = (((T << 1) | int(first)) >> at) & 1 ^ less
+    return pack(less), pack(equal)[1:], pack(codes >> 7), pack(_bit(c, SIGN))
+
+
+def mask_pairs(lt: Tensor, eq: Tensor, t: Values, pairs: int) -> Tensor:
+    """eq_hi, lt_lo and eq_lo under masks: the rows that a level opens."""
+    a, b, g = t[f"a{pairs}"], t[f"b{pairs}"], t.get(f"g{pairs}")
+    if gpu_kernels.supports(lt):
+        return gpu_kernels.mask_pairs(lt, eq, a, b, g)
+    out = torch.empty((3 * pairs - 1, a.shape[1]), dtype=torch.uint8, device=a.device)
+    torch.bitwise_xor(eq[0::2], a, out=out[:pairs])
+    torch.bitwise_xor(lt[0::2], b, out=out[pairs : 2 * pairs])
+    if g is not None:
+        torch.bitwise_xor(eq[1::2], g, out=out[2 * pairs :])
+    return out
+
+
+def combine_pairs(lt: Tensor, opened: Tensor, t: Values, pairs: int, first: bool) -> tuple[Tensor, Tensor]:
+    """(lt, eq) of the pairs, from what was opened."""
+    if gpu_kernels.supports(lt):
+        return gpu_kernels.combine_pairs(lt, opened, t, pairs, first)
+    a, b = t[f"a{pairs}"], t[f"b{pairs}"]
+    d, e, h = opened[:pairs], opened[pairs : 2 * pairs], opened[2 * pairs :]
+    equal = h
+    if pairs > 1:
+        g, upper = t[f"g{pairs}"], d[1:]
+        equal = t[f"ag{pairs}"] ^ upper & g ^ h & a[1:] ^ (upper & h if first else 0)
+    return lt[1::2] ^ t[f"ab{pairs}"] ^ d & b ^ e & a ^ (d & e if first else 0), equal
+
+
+def finish(x: Tensor, c: Tensor, beta: Tensor, beta_r: Tensor, opened: Tensor, first: bool) -> Sign:
+    """Steps 6 and 7, from the opened bits t."""
+    if gpu_kernels.supports(c):
+        return Sign(*gpu_kernels.finish_sign(x, c, beta, beta_r, opened, first))
+    flip = unpack(opened, x.numel()).reshape(x.shape).bool()
+    u = c * beta - beta_r
+    return Sign(torch.where(flip, int(first) - beta, beta), torch.where(flip, x - u, u))
 
 
 async def argmax(ctx: RingContext, x: Tensor) -> Tensor:

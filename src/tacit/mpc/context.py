@@ -132,7 +132,7 @@ class Context(ABC):
         elif self.rank == owner:
             assert value is not None
             f = self.subtract_mask(value.to(self.device), b)
-            await self.me.send(self.peers, self.masked_input([f.cpu()]))
+            await self.me.send(self.peers, self.masked_input([f]))
             self.charge(len(self.peers) * f.numel() * f.element_size())
         else:
             values = (await self.me.recv(self.names[owner], self.masked_input)).values
@@ -207,7 +207,7 @@ class RingContext(Context):
         if self.me is None:
             return x
         if self.rank != to:
-            await self.me.send(self.names[to], ResultShare([x.cpu()]))
+            await self.me.send(self.names[to], ResultShare([x]))
             return None
         for name, message in (await self.me.gather(self.peers, ResultShare)).items():
             self.check_values(name, message.values, [(tuple(x.shape), x.dtype)])
@@ -218,7 +218,7 @@ class RingContext(Context):
         """1. send my shares to all;  2. receive theirs;  3. add them (bits: exclusive or)."""
         if self.me is None or not self.peers:
             return list(shares)
-        await self.me.send(self.peers, kind([s.cpu() for s in shares]))
+        await self.me.send(self.peers, kind(list(shares)))
         self.charge(len(self.peers) * sum(s.numel() * s.element_size() for s in shares))
         messages = await self.me.gather(self.peers, kind)
         for name, message in messages.items():
@@ -231,7 +231,7 @@ class RingContext(Context):
         """Send my share to one party, which collects them."""
         if self.me is None:
             return
-        await self.me.send(self.names[to], kind([share.cpu()]))
+        await self.me.send(self.names[to], kind([share]))
         self.charge(share.numel() * share.element_size())
 
     async def collect(self, kind: Any, share: Tensor) -> Tensor:

@@ -39,14 +39,13 @@ from ..errors import BadRun, ProtocolError
 from ..files import write_atomic
 from ..parties.message import Message
 from ..parties.party import Party
-from .tape import Tape
+from .tape import AES, CHACHA, Parts, Tape, open_tape
 
 if TYPE_CHECKING:
     from .context import RingContext
 
 SESSION = 16  # bytes
-# shape and dtype by name; uint8 holds bits, shared by exclusive or; wider words are shared by addition
-Parts = dict[str, tuple[tuple[int, ...], torch.dtype]]
+# uint8 holds bits, shared by exclusive or; wider words are shared by addition
 Values = dict[str, Tensor]
 
 
@@ -57,6 +56,7 @@ class TapeKey(
 ):
     key: bytes
     session: bytes  # the same for all parties, to tell dealings apart
+    cipher: str = AES  # of the tape
 
 
 class Corrections(Message, reveals="one share of random products: uniform words"):
@@ -133,27 +133,29 @@ def _subtract(x: Tensor, y: Tensor) -> Tensor:
 class Arithmetic(NamedTuple):
     """How shares are read from a tape, added and subtracted; `check` refuses values that are not shares."""
 
-    draw: Callable[[Tape, tuple[int, ...], torch.dtype], Tensor]
+    draw: Callable[[Tape, Parts], Values]
     join: Callable[[list[Tensor]], Tensor]
     subtract: Callable[[Tensor, Tensor], Tensor]
     check: Callable[[Tensor], Tensor]
 
 
-RING = Arithmetic(lambda tape, shape, dtype: tape.draw(shape, dtype), join, _subtract, lambda x: x)
+RING = Arithmetic(lambda tape, parts: tape.draw_parts(parts), join, _subtract, lambda x: x)
 
 
 async def dealer(me: Party, parties: Sequence[str], requests: Iterable[Request], device: str = "cpu") -> None:
     """1. a fresh key to each;  2. for each request, the corrections to the last party."""
-    await send_corrections(me, parties, await send_keys(me, parties), requests, device)
+    cipher = CHACHA if torch.device(device).type == "cuda" else AES
+    tapes = await send_keys(me, parties, cipher, device)
+    await send_corrections(me, parties, tapes, requests, device)
 
 
-async def send_keys(me: Party, parties: Sequence[str]) -> list[Tape]:
+async def send_keys(me: Party, parties: Sequence[str], cipher: str = AES, device: str = "cpu") -> list[Tape]:
     """A fresh key to each party; returns the tapes."""
     tapes, session = [], me.secret.bytes(SESSION)
     for name in parties:
         key = me.secret.bytes(KEY)
-        await me.send(name, TapeKey(key, session))
-        tapes.append(Tape(key))
+        await me.send(name, TapeKey(key, session, cipher))
+        tapes.append(open_tape(key, cipher, device))
     return tapes
 
 
@@ -171,10 +173,7 @@ async def send_corrections(
     for planned in requests:
         request = planned.among(len(parties))
         shares = [
-            {
-                name: draw(tape, shape, dtype).to(device)
-                for name, (shape, dtype) in request.on_tape(rank, len(parties)).items()
-            }
+            {name: part.to(device) for name, part in draw(tape, request.on_tape(rank, len(parties))).items()}
             for rank, tape in enumerate(tapes)
         ]
         uniform = {name: join([s[name] for s in shares if name in s]) for name in request.uniform()}
@@ -186,7 +185,7 @@ async def send_corrections(
                 subtract(value, join([s[name] for s in shares[:-1]])) if shares[:-1] else value
             )
         if corrections:
-            await me.send(parties[-1], Corrections([c.cpu() for c in corrections]))
+            await me.send(parties[-1], Corrections(corrections))
 
 
 def digest_request(request: Request) -> bytes:
@@ -231,7 +230,8 @@ class Stock:
         async def receive() -> list[Tensor]:
             return (await me.recv(dealer, Corrections)).values
 
-        return cls(Tape(message.key), rank, parties, receive, device, message.session, arithmetic=arithmetic)
+        tape = open_tape(message.key, message.cipher, device)
+        return cls(tape, rank, parties, receive, device, message.session, arithmetic=arithmetic)
 
     def _check_next(self, request: Request) -> None:
         """Refuse a request that is not the next one of the plan."""
@@ -251,10 +251,7 @@ class Stock:
     async def take(self, request: Request) -> Values:
         self._check_next(request)
         request = request.among(self.parties)
-        parts = {
-            name: self.arithmetic.draw(self.tape, shape, dtype)
-            for name, (shape, dtype) in request.on_tape(self.rank, self.parties).items()
-        }
+        parts = self.arithmetic.draw(self.tape, request.on_tape(self.rank, self.parties))
         for name, (shape, dtype) in request.uniform().items():
             if name not in parts:  # what another party holds is a share of 0
                 parts[name] = torch.zeros(shape, dtype=dtype)
@@ -276,6 +273,8 @@ async def fetch(
     """The offline phase: save the dealer's randomness in a file, for one use with `open_stock`."""
     message, planned = await me.recv(dealer, TapeKey), list(requests)
     tensors = {"key": torch.frombuffer(bytearray(message.key), dtype=torch.uint8)}
+    if message.cipher != AES:
+        tensors["cipher"] = torch.frombuffer(bytearray(message.cipher.encode()), dtype=torch.uint8)
     if rank == parties - 1:
         for i in range(sum(bool(r.among(parties).derived()) for r in planned)):
             for j, value in enumerate((await me.recv(dealer, Corrections)).values):
@@ -390,7 +389,8 @@ def open_stock(path: Path, rank: int, parties: int, device: str = "cpu") -> Stoc
     async def next_corrections() -> list[Tensor]:
         return queue.popleft()  # `take` checks the plan first, which has as many
 
-    tape = Tape(bytes(tensors["key"].numpy()))
+    cipher = bytes(tensors["cipher"].numpy()).decode(errors="replace") if "cipher" in tensors else AES
+    tape = open_tape(bytes(tensors["key"].numpy()), cipher, device)
     return Stock(tape, rank, parties, next_corrections, device, bytes(session), digests)
 
 

@@ -26,8 +26,9 @@ from torch import Tensor
 
 from .compare import MaskedBits, MaskedSigns
 from .context import RingContext
-from .dealer import Parts, Request, Values
+from .dealer import Request, Values
 from .ring import WORD, pack, shift, unpack
+from .tape import Parts
 
 
 @dataclass(frozen=True)

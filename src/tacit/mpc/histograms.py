@@ -72,7 +72,7 @@ from .histogram_terms import (
     SumShares,
     TreeShapes,
 )
-from .tape import Tape
+from .tape import Tape, open_tape
 
 MOST_CELLS = 256  # of a column
 COLUMNS = 4096  # of a holder
@@ -117,7 +117,7 @@ async def read_tape(me: Party, helper: str) -> Tape:
     message = await me.recv(helper, TapeKey)
     if len(message.key) != KEY:
         raise ProtocolError(f"{helper!r} sent a key of {len(message.key)} bytes; expected {KEY}.")
-    return Tape(message.key)
+    return open_tape(message.key, message.cipher, "cpu")
 
 
 def _words(tape: Tape, *shape: int) -> np.ndarray:

@@ -49,9 +49,10 @@ from ..parties.message import Message
 from ..parties.party import Party
 from .beaver import MATMUL
 from .context import RingContext
-from .dealer import Parts, Request, Stock, Values, dealer, plan
+from .dealer import Request, Stock, Values, dealer, plan
 from .ring import FixedPoint
 from .shuffle import permute
+from .tape import Parts
 
 PLACE = 22  # bits of a pair's number
 PAIRS = 1 << PLACE

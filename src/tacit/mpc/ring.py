@@ -8,8 +8,8 @@ bound: a product of two numbers has 2f fractional bits and must stay below 2^62 
 to every product and every sum of products. An overflow gives a wrong result without an error. The range is
 therefore checked at encoding, where the value is known, and in debug mode at every product.
 
-Arithmetic on int64 is modulo 2^64 already. Only matmul on CUDA, which has none for int64, is done in 16-bit
-limbs, exactly.
+Arithmetic on int64 is modulo 2^64 already. Only matmul on CUDA, which has none for int64, is done in limbs,
+exactly: of bytes on the tensor cores (`crypto/gpu_kernels.py`), or of 16 bits in float64.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..crypto import gpu_kernels
 from ..errors import BadData
 from ..parameters import check, whole
 
@@ -31,6 +32,8 @@ WORD = 64
 # and offsets
 VALUE = 46
 ROOM = 62  # magnitude bits of a product, for `truncate.py`
+# a batch of more matrices is multiplied in float64: small ones, as of attention, do not fill a card alone
+FEW_PRODUCTS = 4
 LIMB, LIMBS = 16, 4  # for matmul in float64: a product of limbs has 32 bits, and 2^21 of them add exactly
 
 
@@ -87,7 +90,13 @@ class FixedPoint:
 
 def matmul(x: Tensor, y: Tensor) -> Tensor:
     """x @ y modulo 2^64."""
-    return _in_limbs(torch.matmul, x, y) if x.is_cuda else torch.matmul(x, y)
+    if not x.is_cuda:
+        return torch.matmul(x, y)
+    if gpu_kernels.supports(x) and x.dim() >= 2 and y.dim() == 2:
+        return gpu_kernels.matmul(x.reshape(-1, x.shape[-1]), y).reshape(*x.shape[:-1], y.shape[-1])
+    if gpu_kernels.supports(x) and x.dim() == y.dim() == 3 and len(x) == len(y) <= FEW_PRODUCTS:
+        return torch.stack([gpu_kernels.matmul(a, b) for a, b in zip(x, y)])
+    return _in_limbs(torch.matmul, x, y)
 
 
 def conv2d(

@@ -23,7 +23,8 @@ from ..errors import ProtocolError
 from ..parties.message import Message
 from .beaver import MaskedFactors
 from .context import RingContext
-from .dealer import Mask, Parts, Request, Values
+from .dealer import Mask, Request, Values
+from .tape import Parts
 
 
 class PermutedOrder(

@@ -34,7 +34,6 @@ from .beaver import Triple
 from .dealer import (
     Arithmetic,
     DryRun,
-    Parts,
     Request,
     Stock,
     Values,
@@ -45,7 +44,7 @@ from .dealer import (
 )
 from .elements import TaggedShare
 from .tagged_bits import WORD, TaggedComparison, draw_key_share, tag_bits, to_words
-from .tape import Tape
+from .tape import Parts, Tape
 from .truncate import Truncation
 
 if TYPE_CHECKING:
@@ -108,6 +107,10 @@ def draw_elements(tape: Tape, shape: tuple[int, ...], dtype: torch.dtype = torch
     return drawn if dtype is torch.uint8 else prime.from_words(drawn)
 
 
+def _draw_parts(tape: Tape, parts: Parts) -> Values:
+    return {name: draw_elements(tape, shape, dtype) for name, (shape, dtype) in parts.items()}
+
+
 def _join(parts: list[Tensor]) -> Tensor:
     return join(parts) if parts[0].dtype is torch.uint8 else prime.total(torch.stack(parts), 0)
 
@@ -120,7 +123,7 @@ def _check(x: Tensor) -> Tensor:
     return x if x.dtype is torch.uint8 else prime.check_elements(x, "the dealer")
 
 
-FIELD = Arithmetic(draw_elements, _join, _subtract, _check)
+FIELD = Arithmetic(_draw_parts, _join, _subtract, _check)
 
 
 def draw_keys(parties: int, secret: Secret) -> list[int]:

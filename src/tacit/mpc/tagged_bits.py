@@ -36,10 +36,10 @@ from torch import Tensor
 
 from . import prime
 from .compare import Sign
-from .dealer import Parts, Request, Values
+from .dealer import Request, Values
 from .elements import TaggedShare
 from .ring import pack, unpack
-from .tape import Tape
+from .tape import Parts, Tape
 
 if TYPE_CHECKING:
     from .tagged_context import TaggedContext

@@ -109,7 +109,7 @@ class TaggedContext(Context):
         values = [x.data[0] for x in shares]
         if self.me is None:
             return values
-        await self.me.send(self.peers, MaskedOpening([x.cpu() for x in values]))
+        await self.me.send(self.peers, MaskedOpening(list(values)))
         self.charge(len(self.peers) * 8 * sum(x.numel() for x in values))
         for name, message in (await self.me.gather(self.peers, MaskedOpening)).items():
             self.check_values(name, message.values, [(tuple(x.shape), torch.int64) for x in values])
@@ -129,7 +129,7 @@ class TaggedContext(Context):
         bits = tagged_bits.pack_bits(words)
         if self.me is None:
             return tagged_bits.unpack_bits(bits, words.shape[-1])
-        await self.me.send(self.peers, MaskedTaggedBits([bits.cpu()]))
+        await self.me.send(self.peers, MaskedTaggedBits([bits]))
         self.charge(len(self.peers) * bits.numel())
         for name, message in (await self.me.gather(self.peers, MaskedTaggedBits)).items():
             self.check_values(name, message.values, [(tuple(bits.shape), torch.uint8)])

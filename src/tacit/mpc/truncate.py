@@ -41,9 +41,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..crypto import gpu_kernels
 from ..parties.message import Message
-from .dealer import Parts, Request, Values
+from .dealer import Request, Values
 from .ring import ROOM, WORD, pack, shift, unpack
+from .tape import Parts
 
 if TYPE_CHECKING:
     from .context import RingContext
@@ -118,6 +120,11 @@ async def truncate(ctx: RingContext, v: Tensor, bits: int | None = None) -> Tens
 
 
 async def _by_carry(ctx: RingContext, v: Tensor, bits: int, t: Values) -> Tensor:
+    if gpu_kernels.supports(v):  # the same as below, in two kernels
+        v, bit = v.contiguous(), t["u" if ctx.first else "w"]
+        packed, masked = gpu_kernels.mask_tops(v, bit, ctx.first)
+        (flips,) = await ctx.open(MaskedProducts, masked)
+        return gpu_kernels.add_carry(v, t["uw"], packed, bit, masked, flips, bits, ctx.first)
     mine, bit = (v + (1 << ROOM), t["u"]) if ctx.first else (-v, t["w"])  # 2: x at party 0, y at party 1
     top = mine < 0
     packed = pack((~top if ctx.first else top).flatten().to(torch.uint8))

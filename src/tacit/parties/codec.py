@@ -19,7 +19,8 @@ from typing import Any
 import msgpack
 
 from ..errors import BadFrame, ProtocolError
-from .forms import ALIGN, Body, Frame, Pairs, Reader, Unexpected
+from .device_frame import DeviceBody, DeviceFrame, DevicePiece
+from .forms import ALIGN, Body, Frame, Pairs, Reader, Unexpected, View
 from .message import KINDS, Message
 
 MAGIC = b"TCT\x01"
@@ -33,9 +34,11 @@ _SHORT_HEAD, _FEW = 1024, 128
 _KIND_BYTES = 512  # more than any class name: enough of the head to tell the kind
 
 
-def encode_parts(message: Message, max_bytes: int = MAX_BYTES) -> list[bytes | memoryview]:
+def encode_parts(
+    message: Message, max_bytes: int = MAX_BYTES, body: list[Any] | None = None
+) -> list[bytes | memoryview]:
     """Return the frame in pieces; tensors are views of their memory, so write them before they change."""
-    body: list[Any] = []
+    body = [] if body is None else body
     fields = {
         name: form.pack(getattr(message, name), where, body)
         for name, (form, where) in message.field_places.items()
@@ -76,9 +79,16 @@ def encode(message: Message, max_bytes: int = MAX_BYTES) -> bytes:
     return b"".join(encode_parts(message, max_bytes))
 
 
-def _head(frame: Frame, max_bytes: int) -> tuple[memoryview, int]:
+def encode_on_device(message: Message, max_bytes: int = MAX_BYTES) -> bytes | DeviceFrame:
+    """Encode a message for a party of this process: tensors of a GPU stay there."""
+    body = DeviceBody()
+    parts: list[Any] = encode_parts(message, max_bytes, body)
+    return DeviceFrame(parts) if any(isinstance(piece, DevicePiece) for piece in body) else b"".join(parts)
+
+
+def _head(frame: Frame, max_bytes: int) -> tuple[View, int]:
     """Return (frame, length of its head), checked against each other."""
-    view = memoryview(frame)
+    view = frame if isinstance(frame, DeviceFrame) else memoryview(frame)
     if len(view) > max_bytes:
         raise BadFrame(f"a frame of {len(view)} bytes, more than the {max_bytes} allowed here.")
     if len(view) < _START or bytes(view[: len(MAGIC)]) != MAGIC:
@@ -143,7 +153,7 @@ def _read_head(head: bytes) -> tuple[Any, Any]:
 
 
 def _take(
-    view: memoryview, head: int, expected: type[Message] | tuple[type[Message], ...] | None, reuse: bool
+    view: View, head: int, expected: type[Message] | tuple[type[Message], ...] | None, reuse: bool
 ) -> Message:
     """Decode a frame whose head is short and as it should be; raise Unexpected for any other."""
     start = _START + head
@@ -180,7 +190,7 @@ def decode(
     Tensors are writable and own their memory. With `reuse` they use the memory of the frame (a bytearray that
     the caller gives up), without a copy.
     """
-    if reuse and memoryview(frame).readonly:
+    if reuse and (isinstance(frame, DeviceFrame) or memoryview(frame).readonly):
         raise ProtocolError("decode(reuse=True) needs a writable frame; pass a bytearray.")
     view, head = _head(frame, max_bytes)
     if head <= _SHORT_HEAD:  # read in one call

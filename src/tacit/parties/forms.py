@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from ..errors import BadFrame, ProtocolError
+from .device_frame import DeviceBody, DeviceFrame, DevicePiece
 
 if sys.byteorder != "little":
     raise ImportError(
@@ -63,13 +64,14 @@ MAX_TENSORS = (
 )
 ALIGN = 8  # alignment of each piece of the body, so that a tensor can use the frame's memory
 
-Frame = bytes | bytearray | memoryview
+Frame = bytes | bytearray | memoryview | DeviceFrame
+View = memoryview | DeviceFrame  # of a frame that is read: its slices are bytes, or a tensor on a device
 
 
 class Reader:
     """A frame being read: `unpacker` reads the head, `at` is the position in the body."""
 
-    def __init__(self, unpacker: Any, head: int, view: memoryview, at: int, reuse: bool):
+    def __init__(self, unpacker: Any, head: int, view: View, at: int, reuse: bool):
         self.unpacker, self.head, self.view, self.at, self.reuse = unpacker, head, view, at, reuse
         self.tensors = self.items = 0
 
@@ -107,7 +109,7 @@ class Reader:
             raise BadFrame(f"{where} must be str, got {type(value).__name__}.")
         return value
 
-    def piece(self, n: int, where: str, what: str) -> memoryview:
+    def piece(self, n: int, where: str, what: str) -> Any:
         start, end = self.at, self.at + n
         if end > len(self.view):
             raise BadFrame(f"{where}: {what} takes {n} bytes, but {len(self.view) - start} are left.")
@@ -128,11 +130,11 @@ class Pairs(list[tuple[str, Any]]):
 class Body:
     """The body of a frame whose head was read as a whole; `at` is the position."""
 
-    def __init__(self, view: memoryview, at: int, reuse: bool):
+    def __init__(self, view: View, at: int, reuse: bool):
         self.view, self.at, self.reuse = view, at, reuse
         self.piece(0)  # the head's padding
 
-    def piece(self, n: int) -> memoryview:
+    def piece(self, n: int) -> Any:
         start, end = self.at, self.at + n
         self.at = end + -end % ALIGN
         if self.at > len(self.view) or (self.at > end and any(self.view[end : self.at])):
@@ -266,8 +268,10 @@ class TensorField(FieldType):
                 f" of {value.dtype}, {value.layout}, {value.dim()} dimensions on {value.device}; "
                 f"allowed are dense tensors of at most {MAX_DIMS} dimensions and " + ", ".join(DTYPES),
             )
-        # a view of the tensor's memory if it is contiguous and on the CPU
-        body.append(raw(value).numpy().data if value.numel() else b"")
+        if value.is_cuda and value.numel() and isinstance(body, DeviceBody):
+            body.append(DevicePiece(value))
+        else:  # a view of the tensor's memory if it is contiguous and on the CPU
+            body.append(raw(value).numpy().data if value.numel() else b"")
         return [dtype, *value.shape]
 
     def unpack(self, reader: Reader, where: str) -> Tensor:
@@ -290,6 +294,8 @@ class TensorField(FieldType):
         data = reader.piece(size, where, f"a {name} tensor of shape {shape!r}")
         if size == 0:
             return torch.empty(shape, dtype=dtype)
+        if isinstance(data, DevicePiece):
+            return data.read(dtype, where).reshape(shape)
         # without `reuse` this is the only copy, writable and owned by the tensor
         memory = data if reader.reuse else bytearray(data)
         tensor = torch.frombuffer(memory, dtype=dtype)
@@ -307,6 +313,8 @@ class TensorField(FieldType):
         data = body.piece(n * dtype.itemsize)
         if n == 0:
             return torch.empty(0, dtype=dtype)
+        if isinstance(data, DevicePiece):
+            return data.read(dtype, "a tensor")
         return torch.frombuffer(data if body.reuse else bytearray(data), dtype=dtype)
 
 

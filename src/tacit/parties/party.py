@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import BadFrame, ProtocolError
 from ..parameters import bad
 from .clock import Clock, RealClock
-from .codec import decode, encode
+from .codec import decode, encode, encode_on_device
 from .forms import Frame
 from .ledger import Ledger
 from .mailbox import Mailbox, MailboxWatch, QueuedMessage
@@ -32,7 +32,7 @@ M = TypeVar("M", bound=Message)
 class Transport(Protocol):
     """Delivers a frame to another party's mailbox; the receiver takes the sender from the connection."""
 
-    async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None: ...
+    async def deliver(self, sender: str, to: str, scope: str, frame: Any) -> None: ...
 
 
 class Identity(Protocol):
@@ -90,6 +90,7 @@ class Party:
     tag: str = ""  # the scope of this handle
     identity: Identity | None = None  # signs with the party's certificate, where there is one
     last_read: LastRead | None = None  # of all parties of this process
+    same_process: bool = False  # as all other parties: tensors of a GPU need not leave it
     _turn: int = 0
     _turns: Counter[str] = field(default_factory=Counter, repr=False)
 
@@ -157,7 +158,7 @@ class Party:
 
         Returns when the transport has accepted the message, not when it is read.
         """
-        frame = encode(message, self.mailbox.max_bytes)
+        frame = (encode_on_device if self.same_process else encode)(message, self.mailbox.max_bytes)
         for name in (to,) if isinstance(to, str) else to:
             await self.transport.deliver(self.name, name, self.tag, frame)
 

@@ -23,6 +23,7 @@ from ..errors import PartyFailed, ProtocolError
 from ..parameters import bad, check, choice, nearest, real, whole
 from ..parties.clock import Clock, RealClock, VirtualClock
 from ..parties.codec import MAX_BYTES
+from ..parties.forms import Frame
 from ..parties.ledger import Ledger
 from ..parties.mailbox import Mailbox
 from ..parties.party import LastRead, Party, Program
@@ -117,7 +118,7 @@ class _Wire:
     owner: str
     boxes: Mapping[str, Mailbox]
 
-    async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
+    async def deliver(self, sender: str, to: str, scope: str, frame: Frame) -> None:
         if sender != self.owner:
             raise ProtocolError(
                 f"party {self.owner!r} tried to send to {to!r} as {sender!r}. A party can send only in its "
@@ -168,6 +169,7 @@ class _Run:
                 Secret() if seed is None else SeededSecret(f"{seed}/{name}"),
                 runtime.seed,
                 last_read=last_read,
+                same_process=True,
             )
             for name, box in self.boxes.items()
         }
