@@ -276,6 +276,9 @@ class _WarmProcess:
             self.process.wait()
 
 
+# a module that runs the command line, and one that needs Triton, which torch's builds for the CPU do not have
+NOT_IMPORTED = ("__main__", "triton_kernels")
+
 process = _WarmProcess()
 sending = threading.Lock()  # parties in threads start processes at the same moment
 
@@ -294,7 +297,7 @@ def serve(connection: socket.socket) -> None:
     import tacit
 
     rooms = (module.name for module in pkgutil.walk_packages(tacit.__path__, "tacit."))
-    for name in (*MODULES, *(room for room in rooms if not room.endswith("__main__"))):
+    for name in (*MODULES, *(room for room in rooms if not room.endswith(NOT_IMPORTED))):
         importlib.import_module(name)
     os.fsync = skip_sync
     gc.freeze()  # otherwise the garbage collector of every process visits, and so copies, all of this
