@@ -5,10 +5,13 @@ SOURCES := src tests benchmarks examples mkdocs_hooks.py
 
 .PHONY: demo test test-all lint bench browser nats clean docs fuzz
 
+# Modules are compiled when they are first imported: compiling all of them takes half of the installation.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) torch==2.13.0
+	$(PIP) -e '.[dev]'
 	touch $@
 
 demo: .venv/installed
@@ -50,7 +53,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/cohort.py
 
 fuzz: .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt atheris==3.0.0
+	$(PIP) atheris==3.0.0
 	$(BIN)/python fuzz/decoder.py
 
 clean:
