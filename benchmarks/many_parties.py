@@ -7,7 +7,8 @@
 
 The hub and the server are processes of their own. The parties are real ones (mutual TLS, a sealed channel to the
 server each), many to a process. CPU seconds and memory are those that the kernel counts for a process: they do
-not depend on what else runs on the machine, as seconds do.
+not depend on what else runs on the machine, as seconds do. "waits" are the seconds of which the server's process was
+ready and had no core: on a busy machine, most of the seconds are spent on that.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,15 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
+def seconds_without_core() -> float:
+    """Return how long the threads of this process were ready and waited for a core, by the kernel's count."""
+    waited = 0
+    for task in os.listdir("/proc/self/task"):
+        with suppress(OSError), open(f"/proc/self/task/{task}/schedstat") as file:
+            waited += int(file.read().split()[1])
+    return waited / 1e9
+
+
 def megabytes(pid: int) -> float:
     with open(f"/proc/{pid}/status") as file:
         line = next(line for line in file if line.startswith("VmRSS"))
@@ -104,12 +115,12 @@ async def server(kit: Kit, names: list[str], rounds: int, hub: int, report: Call
     """Wait for all parties, then send them a model and wait for their answers, `rounds` times."""
 
     async def program(me: Any) -> None:
-        def state() -> tuple[float, float, float]:
-            return time.perf_counter(), cpu_seconds(hub), time.process_time()
+        def state() -> tuple[float, ...]:
+            return time.perf_counter(), cpu_seconds(hub), time.process_time(), seconds_without_core()
 
-        def since(before: tuple[float, float, float]) -> str:
-            wall, its, mine = (b - a for a, b in zip(before, state()))
-            return f"{wall:6.1f} s, hub {its:6.2f} CPU s, server {mine:6.2f} CPU s"
+        def since(before: tuple[float, ...]) -> str:
+            wall, its, mine, waits = (b - a for a, b in zip(before, state()))
+            return f"{wall:6.1f} s, hub {its:6.2f} CPU s, server {mine:6.2f} CPU s and {waits:6.2f} s waits"
 
         before = state()
         await me.scope("door").send(names, CrowdHere())  # as a server calls its parties
@@ -171,8 +182,9 @@ def measure(parties: int, rounds: int, processes: int, with_nats: bool) -> None:
     )
     crowds = [fork(lambda j=j: crowd([kits[name] for name in names[j::processes]])) for j in range(processes)]
     try:
-        for pid in (its_server, *crowds):
-            os.waitpid(pid, 0)
+        os.waitpid(its_server, 0)
+        used = [os.wait4(pid, 0)[2] for pid in crowds]
+        print(f"  parties {sum(u.ru_utime + u.ru_stime for u in used):6.2f} CPU s in all", flush=True)
     finally:
         os.kill(hub, signal.SIGKILL)
         os.waitpid(hub, 0)

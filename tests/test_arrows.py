@@ -72,6 +72,8 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.runtimes.hub": ((), ("cryptography", "grpc")),
     "tacit.runtimes.hub_relay": ((), ("grpc",)),
     "tacit.runtimes.nats_relay": ((), ("cryptography",)),
+    "tacit.runtimes.nats_sharing": (("tacit.files",), ("cryptography",)),
+    "tacit.runtimes.nkeys": ((), ("cryptography",)),
     "tacit.runtimes.values": (("tacit.parties",), (*NUMERIC, "msgpack")),
     "tacit.runtimes.nursery": (("tacit.files", "tacit.parties"), ()),
     "tacit.runtimes.fold": (("tacit.algorithms.types",), NUMERIC),

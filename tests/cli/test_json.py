@@ -87,6 +87,7 @@ SUCCEED: dict[str, tuple[str, ...]] = {
     "audit": ("runs/r", "--budget", "1s", *(w for n in LIMITS for w in ("--limit", f"{n}=none"))),
     "dpo": ("runs/r",),
     "provision": ("federation.toml", "-o", "kits"),
+    "nats": ("--host", "127.0.0.1", "-o", "nats"),
     "code": ("tests.clinics:make",),
     "party requests": ("--kit", "kits/a"),
     "party log": ("--kit", "kits/a"),

@@ -148,7 +148,19 @@ SAY_IN_JOB: dict[str, tuple[str, ...]] = {
 APART = ("party",)  # with a hub, below
 # verbs that read no table
 OTHERS = (
-    *("data list", "report", "algorithms", "export", "dpo", "ledger", "code", "provision", "hub", "study"),
+    *(
+        "data list",
+        "report",
+        "algorithms",
+        "export",
+        "dpo",
+        "ledger",
+        "code",
+        "provision",
+        "nats",
+        "hub",
+        "study",
+    ),
     *("party requests", "party approve", "party deny", "party log", "ui", "completion", "doctor"),
     *("runs", "runs list", "runs show", "runs tag", "runs rm"),
 )

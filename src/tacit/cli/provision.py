@@ -50,15 +50,29 @@ def _provision(args: Any) -> Answer:
             f"Give each folder to its party over a channel you trust. Keep {args.output}/authority secret: "
             "its key can issue certificates.",
         ]
-    if value["nats"] and value["made"]:
-        lines += ["", f"Run the NATS server in {args.output}/hub: nats-server -c nats.conf"]
-    if args.revoke:
+    if value["shared"]:
         lines += [
             "",
-            f"Copy {args.output}/hub/revoked.crl into the hub's kit; the hub applies it within seconds."
-            if not value["nats"]
-            else f"Copy {args.output}/hub/nats.conf to the NATS server and have it reload "
-            "(nats-server --signal reload); copy revoked.crl into the server's kit and restart the server: "
-            "parties learn the list from it.",
+            f"Send {args.output}/members.json, which has no secret, to the operator of the NATS server, for "
+            "`tacit nats`.",
         ]
+    elif value["nats"] and value["made"]:
+        lines += ["", f"Run the NATS server in {args.output}/hub: nats-server -c nats.conf"]
+    if args.revoke:
+        if value["shared"]:
+            text = "The operator's `tacit nats` excludes them. Copy"
+        elif value["nats"]:
+            text = (
+                f"Copy {args.output}/hub/nats.conf to the NATS server and have it reload (nats-server "
+                "--signal reload); copy"
+            )
+        else:
+            text = (
+                f"Copy {args.output}/hub/revoked.crl into the hub's kit; the hub applies it within seconds."
+            )
+        if value["nats"]:
+            text += (
+                " revoked.crl into the server's kit and restart the server: parties learn the list from it."
+            )
+        lines += ["", text]
     return answer(value, lines)

@@ -40,6 +40,7 @@ MODULES: tuple[str, ...] = (
     "ledger",
     "code",
     "provision",
+    "nats",
     "hub",
     "party",
     "owner",

@@ -8,6 +8,7 @@ federation, the organizational unit the role (hub, server, client). Only the hub
 from __future__ import annotations
 
 import datetime
+import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -56,7 +57,10 @@ class Authority:
     def federation(self) -> str:
         return attribute(self.certificate, NameOID.ORGANIZATION_NAME)
 
-    def issue(self, party: str, role: str) -> tuple[x509.Certificate, Key]:
+    def issue(
+        self, party: str, role: str, hosts: Iterable[str] = (HUB_NAME,)
+    ) -> tuple[x509.Certificate, Key]:
+        """Return a certificate and its key; `hosts`: the names of the server in that of a hub."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name(party, self.federation, role)
         purpose = ExtendedKeyUsageOID.SERVER_AUTH if role == "hub" else ExtendedKeyUsageOID.CLIENT_AUTH
@@ -67,9 +71,8 @@ class Authority:
             .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
         )
         if role == "hub":
-            builder = builder.add_extension(
-                x509.SubjectAlternativeName([x509.DNSName(HUB_NAME)]), critical=False
-            )
+            names = x509.SubjectAlternativeName([_to_general_name(host) for host in hosts])
+            builder = builder.add_extension(names, critical=False)
         return builder.sign(self.key, hashes.SHA256()), key
 
     def revocations(self, serials: Iterable[int]) -> x509.CertificateRevocationList:
@@ -88,6 +91,13 @@ class Authority:
                 x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
             )
         return builder.sign(self.key, hashes.SHA256())
+
+
+def _to_general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
+    except ValueError:
+        return x509.DNSName(host)
 
 
 def _name(common: str, federation: str, role: str) -> x509.Name:

@@ -5,11 +5,13 @@ party.crt         its certificate
 authority.crt     the certificate of the federation's authority
 revoked.crl       revoked certificates, signed by the authority
 party.toml        the federation, its name and role, the hub's address, the other parties
+nats.crt          only with a NATS server that several federations share: the authority of its certificate
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Callable
@@ -29,6 +31,8 @@ from .certificates import Authority, Key, Trust, key_pem, party_of, pem, read_ce
 # separates signatures in protocols from those in handshakes
 SIGNED = b"tacit signed 1 "
 FILES = ("party.key", "party.crt", "authority.crt", "revoked.crl", "party.toml")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")  # of a party: a folder and a certificate's name at once
+SHARED = "nats.crt"  # also the value of `shared` in party.toml
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Kit:
     directory: Path | None = None
     listen: str = ""  # the hub only: where to accept connections
     above: str | None = None  # the federation that this one is under: its server sends the model there
+    shared: x509.Certificate | None = None  # the authority of a NATS server that several federations share
 
     @property
     def federation(self) -> str:
@@ -134,8 +139,11 @@ def save(kit: Kit, directory: Path, extra: dict[str, Any] | None = None) -> None
         "parties": list(kit.parties),
         **({"listen": kit.listen} if kit.role == "hub" else {}),
         **({"above": kit.above} if kit.above is not None else {}),
+        **({"shared": SHARED} if kit.shared is not None else {}),
         **(extra or {}),
     }
+    if kit.shared is not None:
+        write_atomic(directory / SHARED, pem(kit.shared))
     write_atomic(directory / "party.toml", tomli_w.dumps(table))
 
 
@@ -191,6 +199,7 @@ def load(directory: str | os.PathLike[str]) -> Kit:
         name, role, address = str(table["name"]), str(table["role"]), str(table["hub"])
         parties, server = tuple(str(p) for p in table["parties"]), str(table["server"])
         above = str(table["above"]) if "above" in table else None
+        is_shared = "shared" in table
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise BadKit(
             f"{folder / 'party.toml'} cannot be read: {type(error).__name__}: {error}. Get the kit again "
@@ -199,6 +208,11 @@ def load(directory: str | os.PathLike[str]) -> Kit:
     certificate = read_certificate((folder / "party.crt").read_bytes(), str(folder / "party.crt"))
     authority = read_certificate((folder / "authority.crt").read_bytes(), str(folder / "authority.crt"))
     key = read_key((folder / "party.key").read_bytes(), str(folder / "party.key"))
+    if is_shared and not (folder / SHARED).is_file():
+        raise BadKit(
+            f"the kit {folder} lacks {SHARED}. Get it again from the person who provisioned the federation."
+        )
+    shared = read_certificate((folder / SHARED).read_bytes(), str(folder / SHARED)) if is_shared else None
     if key.public_key() != certificate.public_key():
         raise BadKit(
             f"in {folder}, party.key and party.crt do not match. Get the kit again from the person who "
@@ -215,4 +229,4 @@ def load(directory: str | os.PathLike[str]) -> Kit:
     except SealBroken as error:
         raise BadKit(f"the kit {folder} cannot be used: {error}") from None
     listen = str(table.get("listen", ""))
-    return Kit(name, role, address, certificate, key, trust, parties, server, folder, listen, above)
+    return Kit(name, role, address, certificate, key, trust, parties, server, folder, listen, above, shared)

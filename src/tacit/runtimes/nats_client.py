@@ -20,6 +20,8 @@ from typing import Any
 from ..errors import NoHub
 from .certificates import HUB_NAME
 from .envelope import MAX_ENVELOPE
+from .kits import SHARED
+from .nkeys import NKey
 
 LINE_LIMIT = 1 << 20  # bytes of a control line: INFO lists the servers of a cluster
 HEARTBEAT = 10.0  # seconds between pings; a server that says nothing for three times this is lost
@@ -46,9 +48,19 @@ class NatsClient:
 
     @classmethod
     async def open(
-        cls, host: str, port: int, context: ssl.SSLContext, name: str, timeout: float = OPENING
+        cls,
+        host: str,
+        port: int,
+        context: ssl.SSLContext,
+        name: str,
+        timeout: float = OPENING,
+        nkey: NKey | None = None,
     ) -> NatsClient:
-        """Connect to one server; raise NoHub if it will never accept this party, else NatsLost."""
+        """Connect to one server; raise NoHub if it will never accept this party, else NatsLost.
+
+        With `nkey` the server knows this party by it, and its own certificate must be that of its host. Else
+        it knows it by its certificate, and its own must be that of the federation's hub.
+        """
         where = f"nats://{host}:{port}"
         try:
             async with asyncio.timeout(timeout):
@@ -58,20 +70,27 @@ class NatsClient:
         client = cls(reader, writer, where)
         try:
             async with asyncio.timeout(timeout):
-                await client._handshake(context, name)
+                await client._handshake(context, name, host.strip("[]") if nkey else HUB_NAME, nkey)
         except BaseException as error:
             await client.close()
             if isinstance(error, ssl.SSLError):
+                advice = (
+                    f"Ask its operator: its certificate must be for {host}, by the authority in {SHARED}."
+                    if nkey
+                    else "Run the NATS server with the nats.conf in the hub's kit of this federation."
+                )
                 raise NoHub(
                     f"{where} and party {name!r} do not accept each other's certificates ({error.reason}). "
-                    "Run the NATS server with the nats.conf in the hub's kit of this federation."
+                    f"{advice}"
                 ) from None
             if isinstance(error, OSError | TimeoutError | EOFError):
                 raise NatsLost(f"{where} ended the connection: {error or 'no answer'}.") from None
             raise
         return client
 
-    async def _handshake(self, context: ssl.SSLContext, name: str) -> None:
+    async def _handshake(
+        self, context: ssl.SSLContext, name: str, server_name: str, nkey: NKey | None
+    ) -> None:
         line = await self._line()
         if not line.startswith(b"INFO "):
             raise NoHub(f"{self.where} does not answer as a NATS server. Check the port.")
@@ -87,11 +106,16 @@ class NatsClient:
                 f"{'' if info.get('headers') else ' without headers'}; {MAX_ENVELOPE} with headers are "
                 "needed. Set max_payload in its configuration, and use NATS 2.2 or newer."
             )
+        if nkey and "nonce" not in info:
+            raise NoHub(
+                f"{self.where} does not know parties by their keys. Run it with the configuration that "
+                "`tacit nats` writes."
+            )
         # what came before TLS would be read behind it, as if the server had sent it; a server waits for TLS
         if self.reader._buffer:  # type: ignore[attr-defined]
             raise NatsLost(f"{self.where} sent more than INFO before TLS: somebody else may have sent it.")
-        await self.writer.start_tls(context, server_hostname=HUB_NAME)
-        options = {
+        await self.writer.start_tls(context, server_hostname=server_name)
+        options: dict[str, Any] = {
             "verbose": False,
             "pedantic": False,
             "echo": False,  # a party's announcement is for others
@@ -102,6 +126,8 @@ class NatsClient:
             "version": "1",
             "name": name,
         }
+        if nkey:
+            options |= {"nkey": nkey.public, "sig": nkey.sign_nonce(str(info["nonce"]))}
         await self._send(b"CONNECT " + json.dumps(options).encode() + b"\r\nPING\r\n")
         while (line := await self._line()) != b"PONG":
             if line.startswith(b"-ERR"):
@@ -116,9 +142,10 @@ class NatsClient:
         except (OSError, RuntimeError) as error:
             raise NatsLost(f"{self.where} ended the connection: {error}.") from None
 
-    async def subscribe(self, subject: str) -> None:
-        self.subscriptions += 1
-        await self._send(f"SUB {subject} {self.subscriptions}\r\n".encode())
+    async def subscribe(self, *subjects: str) -> None:
+        first = self.subscriptions + 1
+        self.subscriptions += len(subjects)
+        await self._send("".join(f"SUB {s} {k}\r\n" for k, s in enumerate(subjects, first)).encode())
 
     async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
         """Send a message; if nobody subscribes to its subject, the server answers 503 to `reply`."""
@@ -217,6 +244,7 @@ def _to_error(where: str, line: bytes) -> Exception:
     if any(word in text.lower() for word in FATAL):
         return NoHub(
             f"{where} refuses this party: {text}. Its certificate may have been revoked; else run the NATS "
-            "server with the nats.conf that `tacit provision` wrote last for this federation."
+            "server with the configuration that `tacit provision` wrote last for this federation, or `tacit "
+            "nats` from it."
         )
     return NatsLost(f"{where} ended the connection: {text}.")

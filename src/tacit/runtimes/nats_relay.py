@@ -5,8 +5,10 @@
     tacit.F._who.FROM     FROM asks who is connected; tacit.F._seen.X is X' answer
 
 F is the digest of the federation's authority. Certificates are the federation's: the server's is that of the
-hub's kit, and it maps the certificate of each party to what that party may publish (`write_config`). As with
-the hub, channels are sealed between parties: the server reads names and sizes, and may lose messages.
+hub's kit, and it maps the certificate of each party to what that party may publish (`write_config`). A server
+that several federations share has a certificate of its own, and knows parties by their keys
+(nats_sharing.py). As with the hub, channels are sealed between parties: the server reads names and sizes, and
+may lose messages.
 
 The server says that nobody subscribes to a subject (503): then its party is absent. A party that was there is
 asked about again every few seconds, because NATS does not tell who leaves. Who sends something to a party for
@@ -30,7 +32,8 @@ from ..errors import BadFrame, NoHub
 from .certificates import Trust, pem, subject_of
 from .envelope import ABSENT, FAILED, MAIL, PRESENT, WELCOME, pack, unpack
 from .kits import Kit
-from .nats_client import NO_RESPONDERS, NatsClient, NatsLost
+from .nats_client import NO_RESPONDERS, OPENING, NatsClient, NatsLost
+from .nkeys import NKey
 from .relay import Writer
 
 log = logging.getLogger("tacit.party")
@@ -89,12 +92,9 @@ class NatsRelay:
         read: Callable[[bytes], None],
         write: Writer,
     ) -> str:
-        from .preflight import make_context
-
-        context = make_context(self.kit())
         self.addresses.append(self.addresses.pop(0))  # another server of the cluster each time
         try:
-            client = await NatsClient.open(*self.addresses[-1], context, self.kit().name)
+            client = await open_client(self.kit(), self.addresses[-1])
         except NatsLost as error:
             return str(error)
         self._client, self._read, self.began = client, read, time.monotonic()
@@ -104,8 +104,8 @@ class NatsRelay:
         self._outbox.clear()
         tasks = [asyncio.create_task(client.read(self._receive))]
         try:
-            for subject in (f"{self.me}.*", f"{HERE}.{self.me}", f"{WHO}.*"):
-                await client.subscribe(f"{self.prefix}.{subject}")
+            mine = (f"{self.me}.*", f"{HERE}.{self.me}", f"{WHO}.*")
+            await client.subscribe(*(f"{self.prefix}.{subject}" for subject in mine))
             await client.publish(f"{self.prefix}.{HERE}.{self.me}", self.life.hex().encode())
             await _first(asyncio.create_task(client.flush()), tasks[0])
             opened()
@@ -235,6 +235,14 @@ class NatsRelay:
             self._read(pack(WELCOME, "", self.kit().name, json.dumps(text).encode()))
 
 
+async def open_client(kit: Kit, address: tuple[str, int], timeout: float = OPENING) -> NatsClient:
+    """Connect to one server as the party of a kit; raise NoHub if it never accepts it, else NatsLost."""
+    from .preflight import make_context
+
+    nkey = NKey(kit.key, kit.shared.public_bytes(Encoding.DER)) if kit.shared is not None else None
+    return await NatsClient.open(*address, make_context(kit), kit.name, timeout, nkey)
+
+
 async def _first(*tasks: asyncio.Task[None]) -> None:
     """Wait until one of these ends, and raise its error."""
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -244,8 +252,6 @@ async def _first(*tasks: asyncio.Task[None]) -> None:
 
 async def ask_who(kit: Kit, wait: float) -> dict[str, tuple[str, float]]:
     """Return {connected party: (version, seconds since it connected)}: all that answer within `wait`."""
-    from .preflight import make_context
-
     found: dict[str, tuple[str, float]] = {}
     prefix, me = prefix_of(kit.trust), token(kit.name)
 
@@ -259,7 +265,7 @@ async def ask_who(kit: Kit, wait: float) -> dict[str, tuple[str, float]]:
     errors: list[Exception] = []
     for address in addresses_of(kit.address):
         try:
-            client = await NatsClient.open(*address, make_context(kit), kit.name)
+            client = await open_client(kit, address)
         except NatsLost as error:
             errors.append(error)
             continue
@@ -278,31 +284,49 @@ async def ask_who(kit: Kit, wait: float) -> dict[str, tuple[str, float]]:
     raise errors[0]
 
 
+# of a server's configuration, for one federation or for several
+LIMITS = (
+    "max_payload: 1MB",
+    "max_pending: 512MB  # what may wait for one party",
+    'ping_interval: "15s"',
+    "ping_max: 2",
+)
+
+
+def quote(text: str) -> str:
+    """Return text in quotes as a NATS configuration takes it; other than JSON, it has no \\u escapes."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if ord(c) >= 32 else f"\\x{ord(c):02x}" for c in escaped) + '"'
+
+
+def permissions_of(trust: Trust, name: str) -> str:
+    """Return what a server lets a party do, as a server's configuration says it."""
+    prefix = prefix_of(trust)
+
+    def allow(*subjects: str) -> str:
+        return f"{{allow: [{', '.join(quote(f'{prefix}.{s}') for s in subjects)}]}}"
+
+    return (
+        f"permissions: {{publish: {allow(f'*.{token(name)}')}, "
+        f"subscribe: {allow(f'{token(name)}.*', f'{HERE}.*', f'{WHO}.*', f'{SEEN}.*')}}}"
+    )
+
+
 def write_config(trust: Trust, listen: str, parties: Iterable[tuple[str, str]]) -> str:
     """Return the configuration of a NATS server for a federation; `parties`: (name, role) of each.
 
     Each party may publish in its own name only, and read what is addressed to it.
     """
-    prefix = prefix_of(trust)
-
-    def allow(*subjects: str) -> str:
-        return f"{{allow: [{', '.join(json.dumps(f'{prefix}.{s}') for s in subjects)}]}}"
-
     users = [
-        f"    {{user: {json.dumps(subject_of(name, trust.federation, role))}, permissions: {{"
-        f"publish: {allow(f'*.{token(name)}')}, "
-        f"subscribe: {allow(f'{token(name)}.*', f'{HERE}.*', f'{WHO}.*', f'{SEEN}.*')}}}}}"
+        f"    {{user: {quote(subject_of(name, trust.federation, role))}, {permissions_of(trust, name)}}}"
         for name, role in parties
     ]
     return "\n".join(
         (
             f"# Federation {trust.federation!r}: written by `tacit provision`, which overwrites it.",
             "# Run in this folder: nats-server -c nats.conf",
-            f"listen: {json.dumps(listen)}",
-            "max_payload: 1MB",
-            "max_pending: 512MB  # what may wait for one party",
-            'ping_interval: "15s"',
-            "ping_max: 2",
+            f"listen: {quote(listen)}",
+            *LIMITS,
             "tls {",
             '  cert_file: "./party.crt"',
             '  key_file: "./party.key"',

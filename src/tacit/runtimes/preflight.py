@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass, field
 
 from ..errors import NoHub
-from .certificates import HUB_NAME
+from .certificates import HUB_NAME, pem
 from .kits import Kit
 
 WAIT_FOR_ANSWERS = 1.0  # seconds: parties on NATS answer for themselves
@@ -135,14 +135,14 @@ def _reach_nats(kit: Kit, timeout: float) -> tuple[bool, str]:
     """As `reach`, of the first server of the address that answers."""
     import asyncio
 
-    from .nats_client import NatsClient, NatsLost
-    from .nats_relay import addresses_of
+    from .nats_client import NatsLost
+    from .nats_relay import addresses_of, open_client
 
     async def connect() -> None:
         lost: list[NatsLost] = []
         for address in addresses_of(kit.address):
             try:
-                await (await NatsClient.open(*address, make_context(kit), kit.name, timeout)).close()
+                await (await open_client(kit, address, timeout)).close()
                 return
             except NatsLost as error:
                 lost.append(error)
@@ -182,7 +182,13 @@ def _refused(kit: Kit, reason: str) -> str:
 
 
 def make_context(kit: Kit) -> ssl.SSLContext:
-    """Return a TLS context with the party's certificate that trusts the federation's authority alone."""
+    """Return a TLS context with the party's certificate that trusts the federation's authority alone.
+
+    For a NATS server that several federations share, it trusts that server's authority alone, and shows no
+    certificate: the server knows the party by its key.
+    """
+    if kit.shared is not None:
+        return ssl.create_default_context(cadata=pem(kit.shared).decode())
     authority, key, certificate = kit.pems()
     context = ssl.create_default_context(cadata=authority.decode())
     # the ssl module reads keys from files only: a private one, in memory where possible

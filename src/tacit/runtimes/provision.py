@@ -6,6 +6,7 @@
       server = "server"                      server/      for whoever coordinates
       clients = ["hospital-a", "b"]          hospital-a/ b/
       above = "country"                    of an edge: the federation to which its server sends the model
+      shared = "authority.crt"             of a NATS server that several federations share: its authority
 
 Running it again keeps existing keys and certificates, creates missing ones, and rewrites the lists of parties
 and revocations.
@@ -14,22 +15,23 @@ and revocations.
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+
 from ..errors import BadJob, BadKit
 from ..files import write_atomic
 from ..parameters import nearest
 from .certificates import Authority, Trust, key_pem, pem, read_certificate, read_key
-from .kits import Kit, load, save
+from .kits import NAME, SHARED, Kit, load, save
 from .nats_relay import addresses_of, write_config
+from .nats_sharing import MEMBERS, write_members
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")  # a folder and a certificate's name at once
 RESERVED = ("authority", "hub")
-KNOWN = ("name", "hub", "listen", "server", "clients", "above")
+KNOWN = ("name", "hub", "listen", "server", "clients", "above", "shared")
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class FederationFile:
     server: str
     clients: tuple[str, ...]
     above: str | None = None
+    shared: x509.Certificate | None = None
 
 
 def read_federation_file(path: str | os.PathLike[str]) -> FederationFile:
@@ -87,7 +90,25 @@ def read_federation_file(path: str | os.PathLike[str]) -> FederationFile:
         raise BadJob(
             f"{file}: above is {above!r}, this federation itself. Give the name of the one above it."
         )
-    return FederationFile(name, hub, text("listen", listen), server, tuple(clients), above)
+    shared = _read_shared(file, hub, text("shared")) if "shared" in table else None
+    return FederationFile(name, hub, text("listen", listen), server, tuple(clients), above, shared)
+
+
+def _read_shared(file: Path, hub: str, name: str) -> x509.Certificate:
+    """Read the certificate of a shared server's authority; a path is relative to the federation file."""
+    if not hub.startswith("nats://"):
+        raise BadJob(
+            f"{file}: shared is {name!r}, but hub is {hub!r}. Only a NATS server may be shared: give its "
+            'address, like "nats://nats.example.org:4222", or leave `shared` out.'
+        )
+    path = file.parent / name
+    try:
+        return read_certificate(path.read_bytes(), str(path))
+    except OSError as error:
+        raise BadJob(
+            f"{file}: shared is {name!r}, and {path} cannot be read: {error.strerror}. Ask the operator of "
+            "the NATS server for authority.crt, which `tacit nats` writes."
+        ) from None
 
 
 def _check_address(file: Path, hub: str) -> str:
@@ -118,7 +139,9 @@ def provision(
     """
     root = Path(out)
     authority = _authority(federation, root / "authority")
-    everyone = {"hub": "hub", federation.server: "server", **{c: "client" for c in federation.clients}}
+    everyone = {federation.server: "server", **{c: "client" for c in federation.clients}}
+    if federation.shared is None:  # else its operator runs the server, with a certificate of his own
+        everyone = {"hub": "hub", **everyone}
     serials = _read_revoked(root / "authority" / "revoked.toml")
     for name in revoke:
         if name not in everyone:
@@ -160,11 +183,15 @@ def provision(
                     folder,
                     federation.listen if role == "hub" else "",
                     federation.above,
+                    federation.shared,
                 ),
                 folder,
             )
             new.append(name)
-    if federation.hub.startswith("nats://"):
+    if federation.shared is not None:
+        members = write_members(authority, federation.shared, (load(root / name) for name in parties))
+        write_atomic(root / MEMBERS, members)
+    elif federation.hub.startswith("nats://"):
         roles = [(name, everyone[name]) for name in parties]
         write_atomic(root / "hub" / "nats.conf", write_config(trust, federation.listen, roles))
     return {
@@ -174,6 +201,7 @@ def provision(
         "kept": existing,
         "revoked": sorted(serials),
         "nats": federation.hub.startswith("nats://"),
+        "shared": federation.shared is not None,
     }
 
 
@@ -215,6 +243,11 @@ def _refresh(folder: Path, federation: FederationFile, trust: Trust, parties: tu
     }
     if federation.above is None:
         table.pop("above", None)
+    if federation.shared is None:
+        table.pop("shared", None)
+    else:
+        write_atomic(folder / SHARED, pem(federation.shared))
+        table["shared"] = SHARED
     write_atomic(folder / "party.toml", tomli_w.dumps(table))
 
 
