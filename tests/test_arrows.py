@@ -55,6 +55,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.audit": (("tacit.data.federation", "tacit.report", "tacit.files", "tacit.numbers"), NUMERIC),
     "tacit.crypto": ((), NUMERIC),  # numbers only; `cryptography` where it is used, with the extra `secagg`
     "tacit.crypto.seal": ((), ("cryptography",)),
+    "tacit.crypto.triton_kernels": ((), ("triton",)),  # imported on a machine with a GPU only
     "tacit.protocols": (("tacit.parties", "tacit.crypto", "tacit.files"), NUMERIC),
     "tacit.mpc": (("tacit.parties", "tacit.crypto", "tacit.files"), NUMERIC),
     "tacit.mpc.scoring": (
@@ -402,7 +403,8 @@ def test_other_packages_are_declared():
         "mlflow-skinny": "mlflow",
         "presidio-analyzer": "presidio_analyzer",
     }
-    known = {imports.get(name, name) for name in names} | {"tacit", *sys.stdlib_module_names}
+    with_torch = {"triton"}  # a dependency of its builds for CUDA
+    known = {imports.get(name, name) for name in names} | {"tacit", *with_torch, *sys.stdlib_module_names}
     strangers = {(a.source, a.target) for a in all_arrows() if a.target.split(".")[0] not in known}
     assert not strangers
 
