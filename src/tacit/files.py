@@ -94,9 +94,14 @@ def append_line(path: Path, line: str, admit: Callable[[list[str]], None] | None
         file.write((b"\n" if content and not content.endswith(b"\n") else b"") + line.encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-    if not content:  # a new file: flush its directory entry, too
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    if not content:
+        flush_folder(path.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Flush the names in a folder: without it, a new or replaced file may be lost with the power."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

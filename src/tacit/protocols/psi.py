@@ -145,7 +145,7 @@ async def _finish_as_receiver(
     await psi_oprf.receiver(me, ids, other, theirs, session, checkpoint, resumed)
     if reveal == "both":
         if checkpoint is not None:
-            checkpoint.has_answered = True
+            await in_thread(checkpoint.keep_shown)
         await _send_shared(me, ids, other, theirs, session)
     places = ids.shared_places()
     return {"rows": places, "sum": None, "theirs": theirs, "method": "oprf", "size": len(places)}
@@ -187,7 +187,7 @@ async def sender(
     rules = policy_of(policy)
     if checkpoint is not None:
         checkpoint.read()
-        may = not broken_rule(rules, reveal, checkpoint.state.get("theirs", 0))
+        may = rules.queries_per_day > 0 and not broken_rule(rules, reveal, checkpoint.state.get("theirs", 0))
         resumed = await agree_to_resume(me, ids, other, checkpoint, False, _places_of_sender, may)
         if resumed is not None:
             me.ledger.stamp(ASSUMES)

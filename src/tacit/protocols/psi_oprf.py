@@ -212,13 +212,15 @@ async def receiver(
         _log_bucket(me, b, layout)
 
     async def receive_outputs() -> None:
-        for b in range(first if resumed is None else resumed.done, first):  # answered before the stop
-            own, places = await in_thread(_ordered_bucket, ids, b)
-            await receive_bucket(b, own, places, record.own(b, len(own), layout.output))
         for b in range(first, layout.buckets):
             await receive_bucket(b, *await pending.get())
             room.release()
 
+    # answered before the stop: kept before another store is sent, so that after another stop the sender is
+    # not further ahead than the answers it keeps
+    for b in range(first if resumed is None else resumed.done, first):
+        own, places = await in_thread(_ordered_bucket, ids, b)
+        await receive_bucket(b, own, places, record.own(b, len(own), layout.output))
     await together(send_stores(), receive_outputs())
 
 

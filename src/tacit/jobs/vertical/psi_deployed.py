@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -241,15 +242,16 @@ def _prepare(
         "join": join,
     }
 
-    record = Checkpoint(None if kit.directory is None else kit.directory / RECORD, terms)
+    record = Checkpoint(None if kit.directory is None else _record_folder(kit.directory, terms), terms)
 
     async def program(me: Party) -> dict[str, Any]:
         scope = me.scope("psi")
-        async with answering(scope, set(kit.parties) - names - {kit.server}):
-            result = await run_with_restarts(
-                scope, sorted(names - {kit.name}), terms, match, wait, lambda: bool(record.state)
-            )
-        record.clear()
+        with record.held():
+            async with answering(scope, set(kit.parties) - names - {kit.server}):
+                result = await run_with_restarts(
+                    scope, sorted(names - {kit.name}), terms, match, wait, lambda: bool(record.state)
+                )
+            record.clear()
         return result
 
     async def match(scope: Party) -> dict[str, Any]:
@@ -277,6 +279,12 @@ def _prepare(
         )
 
     return _Match(kit, frozenset(names), first, reveal, join, ids, program, reading, space)
+
+
+def _record_folder(kit: Path, terms: Mapping[str, Any]) -> Path:
+    """Return the place of the record: a matching with others, or of another kind, does not touch it."""
+    text = json.dumps(terms, sort_keys=True).encode()
+    return kit / RECORD / hashlib.sha256(text).hexdigest()[:16]
 
 
 def _sizes(name: str, names: AbstractSet[str], own_size: int, result: dict[str, Any]) -> dict[str, int]:
