@@ -105,13 +105,23 @@ VARIANTS: list[tuple[Callable[..., dict[str, Program]], str, dict[str, str]]] = 
     (turned, "sender", {"method": "dh", "reveal": "size"}),
     (turned, "sender", {"method": "oprf"}),
     (three, "receiver", {"reveal": "leader"}),
+    (three, "receiver", {"reveal": "leader", "method": "oprf"}),
 ]
 
 
 @pytest.mark.parametrize(
     ("programs", "party", "more"),
     VARIANTS,
-    ids=["dh", "dh size", "oprf", "sender dh", "sender dh size", "sender oprf", "three"],
+    ids=[
+        "dh",
+        "dh size",
+        "oprf",
+        "sender dh",
+        "sender dh size",
+        "sender oprf",
+        "three",
+        "three oprf",
+    ],
 )
 def test_two_sets_with_the_same_intersection_and_size_look_the_same(
     programs: Callable[..., dict[str, Program]], party: str, more: dict[str, str]

@@ -1,4 +1,4 @@
-"""A party's ids in the buckets of `psi_oprf`: in memory, or in files for sets that are larger.
+"""A party's ids in the buckets of `psi_oprf` and `psi_many`: in memory, or in files for sets that are larger.
 
 Which bucket an id belongs to follows from a key of the session, so nobody can choose ids that overfill one.
 Both kinds give the same messages: what a party keeps where is not visible to the other.
@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from ..crypto import ot
-from ..crypto.spool import Spool
+from ..crypto.spool import ArrayParts, Parts, Spool
 from ..crypto.tags import sort_by_digest
 
 DIGEST = 16  # bytes of an id's digest: one AES block, as the OPRF and the stores of `psi_many` need
@@ -53,6 +53,12 @@ class IdBuckets(Protocol):
 
     def shared_places(self) -> np.ndarray | SharedRows:
         """Return the places of all shared ids: bucket after bucket, in each sorted by digest."""
+
+    def new_parts(self, parts: int, width: int) -> Parts:
+        """Return a place for other records, where the ids are. It is removed when ids are dealt again."""
+
+    def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield (digests, places) of all ids, some at a time."""
 
 
 def bucket_numbers(
@@ -104,6 +110,14 @@ class ArrayIds:
     def shared_places(self) -> np.ndarray:
         return np.concatenate(self._shared)
 
+    def new_parts(self, parts: int, width: int) -> Parts:
+        return ArrayParts(parts, width)
+
+    def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for at in range(0, len(self.digests), AT_ONCE):
+            some = self.digests[at : at + AT_ONCE]
+            yield some, np.arange(at, at + len(some))
+
 
 class StoredIds:
     """Ids in encrypted files of a private folder; memory is that of a bucket. A place is a row of a table.
@@ -117,7 +131,8 @@ class StoredIds:
         self._ids = Spool(folder, "ids", PARTS, RECORD)
         self._dealt: Spool | None = None
         self._found: Spool | None = None
-        self._times = self._filled = 0
+        self._others: list[Spool] = []
+        self._times = self._filled = self._made = 0
         self.buckets = self.fingerprint = 0
         self.repeated, self.first_repeated = 0, np.zeros(0, np.int64)
 
@@ -143,13 +158,16 @@ class StoredIds:
 
     def rows(self) -> Iterator[np.ndarray]:
         """Yield the rows of all distinct ids, some at a time, in no order."""
-        for part in range(PARTS):
-            yield _split(self._ids.read(part))[1]
+        for _, places in self.chunks():
+            yield places
 
     def deal(self, buckets: int, key: bytes) -> None:
         self.forget_buckets()
         if self._found is not None:  # the matching begins again
             self._found.remove()
+        for spool in self._others:
+            spool.remove()
+        self._others = []
         self._times += 1
         self.buckets, self._filled = buckets, 0
         self._dealt = Spool(self._folder, f"dealt{self._times}", buckets, RECORD)
@@ -179,6 +197,15 @@ class StoredIds:
     def shared_places(self) -> SharedRows:
         assert self._found is not None
         return SharedRows(self._found)
+
+    def new_parts(self, parts: int, width: int) -> Parts:
+        self._made += 1
+        self._others.append(Spool(self._folder, f"parts{self._made}", parts, width))
+        return self._others[-1]
+
+    def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for part in range(PARTS):
+            yield _split(self._ids.read(part))
 
     def forget_buckets(self) -> None:
         """Remove the files of the buckets; what is shared stays."""

@@ -100,7 +100,7 @@ async def receiver(
     declare. `checkpoint`: resume a stopped matching, if the sender has a record of it, too. Raises
     QueryRefused if the sender's policy does not allow the query.
     """
-    ids = _as_buckets(digests)
+    ids = as_buckets(digests)
     check_options(method, reveal, limit)
     if checkpoint is not None and (
         resumed := await agree_to_resume(me, ids, other, checkpoint, True, _places_of_receiver, True)
@@ -182,7 +182,7 @@ async def sender(
     sent; without it, `queries_per_day` is not enforced. `checkpoint`: resume a stopped matching, if the
     receiver has a record of it, too: that is the same query.
     """
-    ids = _as_buckets(digests)
+    ids = as_buckets(digests)
     check_options(method, reveal, limit)
     rules = policy_of(policy)
     if checkpoint is not None:
@@ -441,7 +441,7 @@ def check_options(method: str, reveal: str, limit: int = LIMIT) -> None:
         )
 
 
-def _as_buckets(digests: Any) -> ArrayIds | StoredIds:
+def as_buckets(digests: Any) -> ArrayIds | StoredIds:
     return digests if isinstance(digests, StoredIds) else ArrayIds(check_digests(digests))
 
 

@@ -256,7 +256,11 @@ def _prepare(
 
     async def match(scope: Party) -> dict[str, Any]:
         if many:
-            common: dict[str, Any] = {"others": rest, "reveal": "all" if reveal == "both" else "leader"}
+            common: dict[str, Any] = {
+                "others": rest,
+                "reveal": "all" if reveal == "both" else "leader",
+                "method": method,
+            }
             return await (
                 psi_many.leader(scope, ids.digests, **common)
                 if kit.name == first
