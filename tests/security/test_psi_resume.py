@@ -79,7 +79,9 @@ def test_a_sender_that_lost_its_record_learns_nothing_about_a_second_set(tmp_pat
     assert count(first, "SharedIds") == 1
     shutil.rmtree(tmp_path / "b")
     tap = Tap()
-    with pytest.raises(PartyFailed, match="'b' has no record of the matching that 'a' has in .*/a, in which"):
+    with pytest.raises(
+        PartyFailed, match=r"'b' has no record of the matching that 'a' has in .*/a, in which"
+    ):
         InProcess().run_sync(tap.on({"a": party("a", MINE, tmp_path), "b": party("b", OTHER, tmp_path)}))
     assert count(tap, "SharedIds") == count(tap, "Opening") == 0
     shutil.rmtree(tmp_path / "a")  # the owner of a agrees to a new one

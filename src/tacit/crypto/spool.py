@@ -40,6 +40,9 @@ class Parts(Protocol):
     def read(self, part: int) -> np.ndarray:
         """Return the records of a part, in the order in which they were added."""
 
+    def clear(self, part: int) -> None:
+        """Forget the records of one part."""
+
     def remove(self) -> None:
         """Forget all records."""
 
@@ -70,9 +73,12 @@ class ArrayParts:
         self._parts[part] = [np.concatenate(self._parts[part])]
         return self._parts[part][0]
 
+    def clear(self, part: int) -> None:
+        self._parts[part], self.counts[part] = [], 0
+
     def remove(self) -> None:
-        self._parts = [[] for _ in self._parts]
-        self.counts[:] = 0
+        for part in range(len(self._parts)):
+            self.clear(part)
 
 
 def _by_part(numbers: np.ndarray, records: np.ndarray, parts: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -139,6 +145,10 @@ class Spool:
         self._versions[part] += 1
         self._streams[part], self.counts[part] = None, 0
         self.extend(part, records)
+
+    def clear(self, part: int) -> None:
+        """Forget the records of one part."""
+        self.replace(part, np.zeros((0, self.width), np.uint8))
 
     def remove(self) -> None:
         for file in self._files:

@@ -63,8 +63,8 @@ REFUSED = (
 )
 SHOWN = (
     "{other!r} has no record of the matching that {me!r} has in {folder}, in which {me!r} has already sent "
-    "which ids are shared. A new one, with other ids, would show more than the parties agreed to. Nothing was "
-    "written. If a new matching is what you want, remove the folder and start again at all parties."
+    "which ids are shared. A new one, with other ids, would show more than the parties agreed to. Nothing "
+    "was written. If a new matching is what you want, remove the folder and start again at all parties."
 )
 NUMBERS = ("mine", "theirs", "ids", "done")
 
