@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ from ..ledger_file import NAME
 from .psi import align, check_join, join_rows, psi, record_conclusion, record_conclusion_of_many
 from .psi_files import (
     COUNT_ROW,
+    COUNTED_IN_MEMORY,
+    IN_MEMORY,
     NUMBERS,
     ROW,
     Scratch,
@@ -123,12 +126,14 @@ def match_with(
     If this party cannot start, the others are told. `reading` is how `file` is read: separator, decimal,
     encoding. `scratch`: a folder for the files of a table that is matched on disk (default: next to `out`).
     """
-    with scratch_in(scratch, out) as space:
+    with scratch_in(scratch, out) as space, ExitStack() as held:
         with telling(kit):
             prepared = _prepare(
                 *(kit, file, id, others, receiver, reveal, method, values, limit, join, out, force),
                 *(policy, wait, reading, space),
             )
+            # before the hub is asked: it takes a second process of this party for the first one, restarted
+            held.enter_context(prepared.record.held())
         return prepared.run(file, out, patience)
 
 
@@ -145,6 +150,7 @@ class _Match:
     program: Program
     reading: Reading
     space: Scratch
+    record: Checkpoint
 
     def run(self, file: str | Path, out: str | Path | None, patience: float) -> dict[str, Any]:
         kit, ids = self.kit, self.ids
@@ -240,6 +246,7 @@ def _prepare(
             exact(file, reading),
             _bytes_of_row(len(names), reveal, limit),
             column,
+            COUNTED_IN_MEMORY if counted else IN_MEMORY,
         )
         if method != "dh" or counted
         else read_ids(file, id, reading)
@@ -262,12 +269,11 @@ def _prepare(
 
     async def program(me: Party) -> dict[str, Any]:
         scope = me.scope("psi")
-        with record.held():
-            async with answering(scope, set(kit.parties) - names - {kit.server}):
-                result = await run_with_restarts(
-                    scope, sorted(names - {kit.name}), terms, match, wait, lambda: bool(record.state)
-                )
-            record.clear()
+        async with answering(scope, set(kit.parties) - names - {kit.server}):
+            result = await run_with_restarts(
+                scope, sorted(names - {kit.name}), terms, match, wait, lambda: bool(record.state)
+            )
+        record.clear()
         return result
 
     async def match(scope: Party) -> dict[str, Any]:
@@ -298,7 +304,7 @@ def _prepare(
             )
         )
 
-    return _Match(kit, frozenset(names), first, reveal, join, ids, program, reading, space)
+    return _Match(kit, frozenset(names), first, reveal, join, ids, program, reading, space, record)
 
 
 def _bytes_of_row(parties: int, reveal: str, limit: int) -> int:

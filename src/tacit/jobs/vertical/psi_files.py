@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tacit.party")
 IN_MEMORY = 1 << 22  # rows up to which ids stay in memory: about 300 MB
+COUNTED_IN_MEMORY = 1 << 20  # the same for counts and sums, which keep 0.8 to 2 kB for each row
 PREFIX = ".tacit-psi-"
 LOCK = "lock"
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
@@ -186,8 +187,9 @@ def read_ids_into(
     how: Mapping[str, Any] = NO_OPTIONS,
     each: int = ROW,
     values: ValueColumn | None = None,
+    most: int = IN_MEMORY,
 ) -> IdSet | StoredSet:
-    """Read the ids in a column in one pass: into memory up to `IN_MEMORY` rows, or into files.
+    """Read the ids in a column in one pass: into memory up to `most` rows, or into files.
 
     `how`: options of `read_chunks`, such as the separator. `each`: bytes of a row in files. `values` are kept
     with ids in files only.
@@ -204,7 +206,7 @@ def read_ids_into(
             yield from chunk[column].tolist()
 
     ids = misread.watch(cells())
-    if rows <= IN_MEMORY and not scratch.always:
+    if rows <= most and not scratch.always:
         columns, values = [column], None
         found = identify(ids, where)
         check_ids(file, found)
