@@ -56,7 +56,10 @@ class IdBuckets(Protocol):
         """Return the places of all shared ids: bucket after bucket, in each sorted by digest."""
 
     def new_parts(self, parts: int, width: int) -> Parts:
-        """Return a place for other records, where the ids are. It is removed when ids are dealt again."""
+        """Return a place for other records, where the ids are."""
+
+    def forget_parts(self) -> None:
+        """Remove all of these places; dealing does so, too."""
 
     def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield (digests, places) of all ids, some at a time."""
@@ -119,6 +122,9 @@ class ArrayIds:
 
     def new_parts(self, parts: int, width: int) -> Parts:
         return ArrayParts(parts, width)
+
+    def forget_parts(self) -> None:
+        """Nothing refers to them here."""
 
     def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for at in range(0, max(1, len(self.digests)), AT_ONCE):
@@ -185,9 +191,7 @@ class StoredIds:
         self.forget_buckets()
         if self._found is not None:  # the matching begins again
             self._found.remove()
-        for spool in self._others:
-            spool.remove()
-        self._others = []
+        self.forget_parts()
         self._times += 1
         self.buckets, self._filled = buckets, 0
         self._dealt = Spool(self._folder, f"dealt{self._times}", buckets, RECORD)
@@ -222,6 +226,11 @@ class StoredIds:
         self._made += 1
         self._others.append(Spool(self._folder, f"parts{self._made}", parts, width))
         return self._others[-1]
+
+    def forget_parts(self) -> None:
+        for spool in self._others:
+            spool.remove()
+        self._others = []
 
     def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for part in range(PARTS):

@@ -166,6 +166,7 @@ async def receiver(
     me: Party, ids: IdBuckets, other: str, theirs: int, session: bytes, limit: int | None
 ) -> tuple[int, int | None]:
     """Return (number of shared ids, sum of the sender's numbers over them); `limit` None: no sum."""
+    ids.forget_parts()  # of a matching that did not come to its end
     n, hidden, total = len(ids), decoys(theirs), theirs + decoys(theirs)
     key, size, each = group.scalar(me.secret.bytes), tag_bytes(n, total), bytes_of_number(limit)
     masks = Scalars(b"mask", me.secret.bytes(SEED), each)
@@ -253,6 +254,7 @@ async def sender(
 
     With fewer than `min_overlap`, nothing is opened and both sides raise QueryRefused.
     """
+    ids.forget_parts()  # of a matching that did not come to its end
     numbers = _check_numbers(me.name, values, ids, limit)
     m, hidden = len(ids), decoys(len(ids))
     total, size, each = m + hidden, tag_bytes(theirs, m + hidden), bytes_of_number(limit)
