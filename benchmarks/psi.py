@@ -7,6 +7,8 @@ SPU's, in one run on the same sets.
     .venv/bin/python benchmarks/psi.py --shares --sizes 10000 100000   # circuit PSI: membership stays shared
     .venv/bin/python benchmarks/psi.py --huge                   # ten million per side, for memory: only tacit, about 3 minutes
     .venv/bin/python benchmarks/psi.py --disk 10000000 10000000    # CSV files of the receiver and the sender, matched on disk
+    .venv/bin/python benchmarks/psi.py --disk 1000000 1000000 1000000   # the same of three parties
+    .venv/bin/python benchmarks/psi.py --disk 300000 300000 --reveal sum   # counts ("size") and sums: some 4 and 14 CPU minutes a million ids
 
 Half of the ids are shared, and the receiver learns which. tacit's roles are two processes that communicate
 through a hub with certificates and end-to-end encryption (`tacit.Processes`); the hub's CPU time is not
@@ -37,11 +39,14 @@ import torch
 from tacit.crypto import okvs, ot, vole
 from tacit.data.identifiers import identify
 from tacit.jobs.vertical import join_shares, psi_files
+from tacit.jobs.vertical.psi_files import ValueColumn
 from tacit.jobs.vertical.psi_prepared import prepare_ids
 from tacit.mpc.beaver import MUL
 from tacit.parties.ledger import Ledger
 from tacit.parties.party import Party
-from tacit.protocols import prepared_set, psi, psi_prepared
+from tacit.protocols import prepared_set, psi, psi_many, psi_prepared
+from tacit.protocols.psi import LIMIT
+from tacit.protocols.psi_policy import COUNTED
 from tacit.protocols.psi_resume import Checkpoint
 from tacit.runtimes.processes import Processes
 
@@ -91,17 +96,32 @@ async def role(me: Party, start: int, n: int, method: str, reveal: str) -> dict[
     }
 
 
-async def disk_role(me: Party, file: str, reveal: str) -> dict[str, Any]:
+async def match_stored(me: Party, ids: Any, names: list[str], reveal: str, record: Path) -> dict[str, Any]:
+    leads = me.name == names[0]
+    if len(names) > 2:
+        common: dict[str, Any] = {"others": names[1:], "reveal": "all" if reveal == "both" else "leader"}
+        if leads:
+            return await psi_many.leader(me, ids, **common)
+        return await psi_many.member(me, ids, leader=names[0], **common)
+    run = psi.receiver if leads else psi.sender
+    if reveal in COUNTED:
+        return await run(me, ids, reveal=reveal)
+    return await run(me, ids, method="oprf", reveal=reveal, checkpoint=Checkpoint(record, {}))
+
+
+async def disk_role(me: Party, file: str, names: list[str], reveal: str) -> dict[str, Any]:
     """What `tacit psi --kit` does with a table above four million rows: read, match, and write on disk."""
     loading, marks = load(), []
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    folder, run = Path(file).parent, psi.receiver if me.name == "receiver" else psi.sender
+    folder = Path(file).parent
+    numbers = ValueColumn("value", LIMIT) if reveal == "sum" and me.name != names[0] else None
     with psi_files.Scratch(folder, always=True) as scratch:
         marks.append(cpu())
-        held = await asyncio.to_thread(psi_files.read_ids_into, scratch, Path(file), "id", None)
+        held = await asyncio.to_thread(
+            functools.partial(psi_files.read_ids_into, scratch, Path(file), "id", None, values=numbers)
+        )
         marks.append(cpu())
-        record = Checkpoint(scratch.folder() / "record", {})
-        result = await run(me, held.digests, method="oprf", reveal=reveal, checkpoint=record)
+        result = await match_stored(me, held.digests, names, reveal, scratch.folder() / "record")
         marks.append(cpu())
         disk = sum(path.stat().st_size for path in scratch.folder().rglob("*"))
         if result["rows"] is not None:
@@ -121,11 +141,17 @@ async def disk_role(me: Party, file: str, reveal: str) -> dict[str, Any]:
     }
 
 
-def disk(receivers: int, senders: int, reveal: str) -> None:
-    """CSV files of so many rows; the smaller set is half shared."""
+def disk(sizes: list[int], reveal: str) -> None:
+    """CSV files of so many rows, of the receiver or leader first; half of the smallest set is shared."""
+    receivers, others = sizes[0], sizes[1:]
+    names = (
+        ["receiver", "sender"]
+        if len(others) == 1
+        else ["leader", *(f"member{k}" for k in range(len(others)))]
+    )
     with tempfile.TemporaryDirectory(dir=".") as folder:
-        first = {"receiver": 0, "sender": min(receivers, senders) // 2}
-        for (name, start), count in zip(first.items(), (receivers, senders)):
+        first = dict(zip(names, (0, *(min(receivers, size) // 2 for size in others))))
+        for (name, start), count in zip(first.items(), sizes):
             with Path(folder, f"{name}.csv").open("w") as out:
                 out.write("id,value\n")
                 for at in range(start, start + count, 1 << 20):
@@ -133,14 +159,17 @@ def disk(receivers: int, senders: int, reveal: str) -> None:
                     out.write("".join(f"id{i},{i % 97}\n" for i in some))
         ledger, begun = Ledger(), time.perf_counter()
         outcomes = Processes().run_sync(
-            {n: functools.partial(disk_role, file=f"{folder}/{n}.csv", reveal=reveal) for n in first},
+            {
+                n: functools.partial(disk_role, file=f"{folder}/{n}.csv", names=names, reveal=reveal)
+                for n in first
+            },
             ledger=ledger,
         )
         wall = time.perf_counter() - begun
         print(
-            f"on disk, {receivers:,} and {senders:,} ids, reveal={reveal}: "
+            f"on disk, {' and '.join(f'{size:,}' for size in sizes)} ids, reveal={reveal}: "
             f"{sum(line.bytes for line in ledger.seen) / 1e6:,.0f} MB, {wall:.0f} s, "
-            f"{outcomes['receiver']['shared']:,} shared"
+            f"{outcomes[names[0]]['shared']:,} shared"
         )
         for name, o in outcomes.items():
             stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in o["cpu"].items())
@@ -264,8 +293,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], help="contenders, like 'tacit oprf'")
     parser.add_argument("--huge", action="store_true")
     parser.add_argument("--prepared", type=int, metavar="N", help="a thousand ids against N prepared ones")
-    parser.add_argument("--disk", type=int, nargs=2, metavar="N", help="rows of the receiver and the sender")
-    parser.add_argument("--reveal", default="receiver", help="with --disk: receiver or both")
+    parser.add_argument(
+        "--disk", type=int, nargs="+", metavar="N", help="rows of each party, the receiver first"
+    )
+    parser.add_argument("--reveal", default="receiver", help="with --disk: receiver, both, size or sum")
     parser.add_argument("--shares", action="store_true", help="circuit PSI")
     args = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
@@ -273,7 +304,7 @@ def main() -> None:
         prepared(args.prepared)
         return
     if args.disk:
-        disk(*args.disk, args.reveal)
+        disk(args.disk, args.reveal)
         return
     if args.shares:
         for n in args.sizes:

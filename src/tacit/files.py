@@ -12,6 +12,8 @@ from typing import BinaryIO
 
 from .errors import BadParameter
 
+LONGEST = 200  # bytes of a file's name: most file systems allow 255, and a temporary name adds some
+
 
 def check_new(path: str | os.PathLike[str], force: bool) -> Path:
     """Return the path of a new file, before any work is done; raise BadParameter if it exists."""
@@ -29,6 +31,8 @@ def check_free(path: str | os.PathLike[str], force: bool, sources: Sequence[str 
     It must not be one of the sources nor an existing file (unless `force`), and its directory must exist.
     """
     file = Path(path)
+    if len(os.fsencode(file.name)) > LONGEST:
+        raise BadParameter(f"{file.name[:40]}… is too long for the name of a file. Choose a shorter one.")
     for source in sources:
         if file.exists() and Path(source).exists() and file.samefile(source):
             raise BadParameter(f"{file} is the input table, which is never overwritten. Choose another name.")
@@ -38,7 +42,18 @@ def check_free(path: str | os.PathLike[str], force: bool, sources: Sequence[str 
             f"{file} cannot be written: {file.parent} is not a writable directory. Create it, or choose "
             "another place."
         )
+    probe = _temporary(file)  # rights do not tell all: a name may be too long, or the file system be special
+    try:
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        probe.unlink()
+    except OSError as error:
+        raise BadParameter(f"{file} cannot be written: {error.strerror}. Choose another place.") from None
     return file
+
+
+def _temporary(file: Path) -> Path:
+    """Return the name under which a file is written before it is complete."""
+    return file.with_name(f".{file.name}.{secrets.token_hex(8)}")
 
 
 @contextmanager
@@ -52,7 +67,7 @@ def open_atomic(path: str | os.PathLike[str], mode: int = 0o666, replace: bool =
     cannot redirect it.
     """
     file = Path(path)
-    temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    temporary = _temporary(file)
     if not replace and file.exists():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(file))
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
@@ -94,9 +109,14 @@ def append_line(path: Path, line: str, admit: Callable[[list[str]], None] | None
         file.write((b"\n" if content and not content.endswith(b"\n") else b"") + line.encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-    if not content:  # a new file: flush its directory entry, too
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    if not content:
+        flush_folder(path.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Flush the names in a folder: without it, a new or replaced file may be lost with the power."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -194,6 +195,59 @@ def test_a_party_that_matches_on_disk_gets_the_same_rows_and_leaves_no_file(kits
             role.wait()
 
 
+def test_sums_and_three_parties_are_matched_on_disk_and_leave_no_file(kits: Path) -> None:
+    """All parties on disk, and then some; a value that does not fit is refused before anything is sent. A second
+    process of a party is refused before the hub takes it for the first one, restarted.
+    """
+    (kits / "scratch").mkdir()
+    (kits / "kits" / "b" / "policy.toml").write_text("[psi]\nmin_ids = 3\nmin_overlap = 3\n")
+    hub = Role(kits, "hub", "hub", "--kit", "kits/hub")
+    roles = [hub]
+
+    def start(name: str, file: str, *more: str) -> Role:
+        words = ("--kit", f"kits/{name}", "--file", file, "--id", "patient_id", "--json")
+        roles.append(Role(kits, f"{name}{len(roles)}", "psi", *words, *more))
+        return roles[-1]
+
+    def finish(*parties: Role) -> list[dict[str, Any]]:
+        assert [role.wait() for role in parties] == [0] * len(parties), [r.log.read_text() for r in parties]
+        printed = [role.log.read_text() for role in parties]
+        return [json.loads(text[text.index("{\n") :]) for text in printed]
+
+    disk = ("--scratch", "scratch")
+    try:
+        waiting = start("a", "a.csv", "--with", "b")
+        hub.wait_for("'a' is here")
+        second = start("a", "a.csv", "--with", "b")
+        assert second.wait() == 2
+        assert "another process of this party is in the same matching" in second.log.read_text()
+        other = start("b", "b.csv", "--with", "a")  # the first one was not disturbed
+        assert [told["shared"] for told in finish(waiting, other)] == [3, 3]
+        for mine, theirs in ((disk, disk), ((), disk), (disk, ())):
+            total = ("--reveal", "sum", "--limit", "1000")
+            told = finish(
+                start("a", "a.csv", "--with", "b", *total, *mine),
+                start("b", "b-sum.csv", "--with", "a", *total, "--values", "cost", *theirs),
+            )
+            assert [(t["sum"], t["shared"]) for t in told] == [(210, 3), (None, 3)]
+        parties = [start(n, f"{n}.csv", "--out", f"all-{n}.csv", *disk) for n in "abc"]
+        assert [t["shared"] for t in finish(*parties)] == [2, 2, 2]
+        found = [[p.strip().lower() for p in rows(kits / f"all-{n}.csv")["patient_id"]] for n in "abc"]
+        assert found[0] == found[1] == found[2]
+        assert sorted(found[0]) == ["b-2", "z"]
+        bad = start("b", "b-sum.csv", "--with", "a", *total[:2], "--limit", "99", "--values", "cost", *disk)
+        assert bad.wait() == 2
+        assert (
+            "has '100'; values must be from 0 to 99 (--limit, the same at all parties)" in bad.log.read_text()
+        )
+        assert not list((kits / "scratch").iterdir())
+    finally:
+        for role in roles:
+            if role.process.poll() is None:
+                role.process.kill()
+            role.wait()
+
+
 def test_a_prepared_set_answers_several_queries_between_real_parties(
     kits: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -320,6 +374,8 @@ def test_two_local_files(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
             ["--try", "b.csv", "--out", "no/c.csv"],
             "no/c.csv cannot be written: no is not a writable directory.",
         ),
+        (["--try", "b.csv", "--out", "/proc/c.csv"], "/proc/c.csv cannot be written: "),
+        (["--try", "b.csv", "--out", "n" * 300 + ".csv"], "… is too long for the name of a file."),
         (["--try", "bad.csv"], "bad.csv is not UTF-8 text"),
         (["--try", "old.csv"], "Save it as UTF-8 ("),
         (["--try", "more.csv"], "more.csv has more cells in its rows than names in its first line (2)"),

@@ -164,8 +164,8 @@ def test_values_of_a_repeated_id_are_refused() -> None:
         ),
         (
             {"a": ["x"], "b": ["x"], "c": ["x"]},
-            {"method": "oprf"},
-            "align: method is 'oprf'; it must be 'auto' or 'dh' for more than two parties",
+            {"method": "rsa"},
+            "align: method is 'rsa'; it must be one of 'auto', 'dh', 'oprf'",
         ),
     ],
 )

@@ -357,17 +357,32 @@ def test_messages_have_the_same_lengths_whatever_the_ids_are(tmp_path: Path) -> 
     assert sizes[0] == sizes[1]
 
 
-def test_methods_that_need_all_ids_in_memory_are_refused_for_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["dh", "auto"])
+def test_few_ids_in_files_are_matched_by_diffie_hellman(method: str, tmp_path: Path) -> None:
+    """Before: "auto" on a small table was refused in the middle of the matching."""
+    ids, file = stored(table(tmp_path / "a.csv", 0, 50), tmp_path), tmp_path / "a.csv"
+    result = InProcess().run_sync(
+        {
+            "receiver": functools.partial(psi.receiver, digests=ids.digests, method=method, reveal="both"),
+            "sender": functools.partial(
+                psi.sender, digests=read_ids(file, "id").digests, method=method, reveal="both"
+            ),
+        }
+    )
+    assert result["receiver"]["method"] == "dh"
+    found = np.sort(np.concatenate(list(result["receiver"]["rows"])))
+    assert np.array_equal(found, read_ids(file, "id").rows)
+
+
+def test_diffie_hellman_is_refused_for_many_ids_in_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psi, "SMALL", 20)
     ids = stored(table(tmp_path / "a.csv", 0, 50), tmp_path).digests
-    with pytest.raises(PartyFailed, match="'oprf', with reveal 'both' or 'receiver', where ids are in files"):
-        InProcess().run_sync(
-            {
-                "receiver": functools.partial(psi.receiver, digests=ids, method="dh"),
-                "sender": functools.partial(
-                    psi.sender, digests=read_ids(tmp_path / "a.csv", "id").digests, method="dh"
-                ),
-            }
-        )
+    mine = functools.partial(psi.receiver, digests=ids, method="dh")
+    theirs = functools.partial(psi.sender, digests=ids, method="dh")
+    with pytest.raises(PartyFailed, match="'oprf' where more than 10,000 ids are in files"):
+        InProcess().run_sync({"receiver": mine, "sender": theirs})
 
 
 @pytest.mark.usefixtures("small")

@@ -165,3 +165,32 @@ def test_a_repeated_greeting_is_no_restart() -> None:
 
     InProcess().run_sync(tap.on({**programs, "a": repeated}))
     assert sum(kind_of(frame) == "Opening" for _, _, _, frame in tap.frames) == 2
+
+
+@pytest.mark.parametrize("method", ["dh", "oprf"])
+@pytest.mark.parametrize(("who", "kind"), [("a", "SharedTags"), ("c", "MatchDone")])
+def test_three_parties_do_not_resume_after_an_answer_and_say_so(who: str, kind: str, method: str) -> None:
+    """A member that has answered gives no second answer, whatever the restarted party brings."""
+    sets = {"a": MINE, "b": THEIRS, "c": digests(range(10, 50))}
+    again = {**sets, who: digests(range(300, 330))}
+
+    def party(name: str, held: dict[str, Any]) -> Program:
+        common: dict[str, Any] = {"others": ["b", "c"], "method": method}
+        inner = (
+            functools.partial(psi_many.leader, digests=held[name], **common)
+            if name == "a"
+            else functools.partial(psi_many.member, digests=held[name], leader="a", **common)
+        )
+
+        async def program(me: Party) -> Any:
+            return await run_with_restarts(me.scope("psi"), sorted({*sets} - {name}), TERMS, inner)
+
+        return program
+
+    programs = {name: party(name, sets) for name in sets}
+    programs[who] = killed(programs[who], kind, again=party(who, again))
+    tap = Tap()
+    with pytest.raises(PartyFailed, match=f"'{who}' was restarted after '[abc]' had answered .* new query"):
+        InProcess().run_sync(tap.on(programs))
+    hints = [s for s, _, _, frame in tap.frames if kind_of(frame) == "Hints"]
+    assert max(hints.count(name) for name in "bc") == 1

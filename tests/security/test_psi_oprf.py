@@ -37,7 +37,7 @@ def oprf(declared: int, keys: np.ndarray, sender: np.ndarray) -> tuple[np.ndarra
     mask, values = pending.finish(sums)
     store = okvs.encode(keys, layout.targets(keys), layout.key("store"), os.urandom, layout.room)
     answering.add_products(b, store.view(np.uint64)[:, 0] ^ mask)
-    return psi_oprf._own_outputs(layout, keys, values), psi_oprf._evaluate(layout, answering, b, sender)
+    return psi_oprf._own_outputs(layout, keys, values), psi_oprf.evaluate(layout, answering, b, sender)
 
 
 def equal(mine: np.ndarray, theirs: np.ndarray) -> int:

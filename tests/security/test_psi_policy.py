@@ -28,7 +28,8 @@ from tacit.jobs.vertical.query_log import QueryLog, read_policy
 from tacit.parties.codec import decode, encode
 from tacit.parties.message import Message
 from tacit.parties.party import Party, Program, Transport
-from tacit.protocols import psi, psi_many, psi_sum
+from tacit.protocols import psi, psi_many, psi_sum, psi_sum_parts
+from tacit.protocols.id_buckets import ArrayIds
 from tacit.protocols.psi_policy import MAX_IDS, PsiPolicy
 from tacit.runtimes.inprocess import InProcess
 
@@ -164,26 +165,27 @@ def honest(reveal: str, **more: Any) -> Program:
 
 
 async def many_keys(
-    me: Party, mine: np.ndarray, other: str, theirs: int, session: bytes, limit: int | None
+    me: Party, ids: ArrayIds, other: str, theirs: int, session: bytes, limit: int | None
 ) -> Any:
     """One person under ten keys: an attacker that guesses this person's row and returns it under all ten, instead of nine
     others, makes it count ten times. Here the attacker even knows the row, which the protocol hides.
     """
-    total, size = theirs + psi_sum.decoys(theirs), tag_bytes(len(mine), theirs + psi_sum.decoys(theirs))
+    mine, total = ids.digests, theirs + psi_sum.decoys(theirs)
+    size = tag_bytes(len(mine), total)
     keys = [group.scalar(os.urandom) for _ in range(10)]
-    ids, rows, _, checks = psi_sum._scopes(me)
+    to, rows, _, checks = psi_sum._scopes(me)
     target = group.elements(mine[:1].tobytes(), 16, session)
     tags = [compute_tags(group.multiply(key, target), 32, session, size).tobytes() for key in keys] + [
         os.urandom(size) for _ in range(len(mine) - 10)
     ]
-    await psi_sum._stream(ids, other, psi_sum.IdTags, b"".join(tags), size)
-    points = await psi_sum._collect(rows, other, psi_sum.BlindedIds, lambda m: (m.first, m.points), 32, total)
+    await to.send(other, psi_sum.IdTags(0, b"".join(tags)))
+    points = (await rows.recv(other, psi_sum.BlindedIds)).points
     back = [group.multiply(keys[0], points[32 * k : 32 * (k + 1)]) for k in range(total)]
     where = points.index(group.multiply(TOLD["key"], target)) // 32
     dropped = [k for k in range(total) if k != where][:9]
     for k, key in zip(dropped, keys[1:]):
         back[k] = group.multiply(key, points[32 * where : 32 * (where + 1)])
-    await psi_sum._stream(rows, other, psi_sum.ReturnedIds, b"".join(back), 32)
+    await rows.send(other, psi_sum.ReturnedIds(0, b"".join(back)))
     seed = (await checks.recv(other, psi_sum.DecoySeed)).seed
     decoys = group.multiply(
         keys[0],
@@ -191,20 +193,20 @@ async def many_keys(
             np.arange(psi_sum.decoys(theirs), dtype="<u8").tobytes(), 8, b"decoy" + session + seed
         ),
     )
-    await psi_sum._stream(checks, other, psi_sum.DecoyIds, decoys, 32)
+    await checks.send(other, psi_sum.DecoyIds(0, TOLD["change"](decoys) if "change" in TOLD else decoys))
     return await checks.recv(other, psi_sum.OpenedCount, psi_sum.RefusedQuery)
 
 
-TOLD: dict[str, bytes] = {}  # the sender's key, by which the attacker is told the row
+TOLD: dict[str, Any] = {}  # the sender's key, by which the attacker is told the row; a change of its answers
 
 
 def try_many_keys(monkeypatch: pytest.MonkeyPatch) -> str:
     """How one try ends: "opened 10", or the sender's error."""
     lift = psi_sum._lift_decoys
 
-    async def listening(shop: Any, count: int, session: bytes, seed: bytes, key: bytes) -> bytes:
+    def listening(shop: Any, numbers: np.ndarray, session: bytes, seed: bytes, key: bytes) -> bytes:
         TOLD["key"] = key
-        return await lift(shop, count, session, seed, key)
+        return lift(shop, numbers, session, seed, key)
 
     async def attack(*given: Any) -> Any:
         answer = await many_keys(*given)
@@ -238,9 +240,19 @@ def test_one_person_made_to_count_ten_times_is_noticed(monkeypatch: pytest.Monke
     assert len(failed) >= 7
 
 
+def test_one_decoy_does_not_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attacker replaces nine rows and does not know which were decoys. Before: it named one decoy for every
+    number, which was among the rows with probability 191/200, and its person counted ten times. Now, never.
+    """
+    monkeypatch.setitem(TOLD, "change", lambda decoys: decoys[:32] * (len(decoys) // 32))
+    for _ in range(3):
+        end = try_many_keys(monkeypatch)
+        assert end.startswith("sender: ProtocolError: party 'receiver' did not return ")
+
+
 def test_the_same_attack_succeeds_where_decoys_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the test above can fail."""
-    monkeypatch.setattr(psi_sum, "_find_decoys", lambda back, answers, other: np.zeros(0, np.int64))
+    monkeypatch.setattr(psi_sum_parts, "find_decoys", lambda points, answers: np.zeros(0, np.int64))
     assert try_many_keys(monkeypatch) == "opened 10"
 
 

@@ -29,7 +29,7 @@ def add(verb: Callable[..., Any]) -> None:
             "--scratch",
             metavar="DIR",
             help="with --kit: match on disk, in a private folder in this one that is removed at the end "
-            "(default: tables above four million rows, next to --out)",
+            "(default: tables above four million rows, or one million for size and sum, next to --out)",
         ),
         arg(
             "--kit",

@@ -16,6 +16,8 @@ from . import group
 LIMB = 16  # bits
 NEUTRAL = bytes(group.POINT)
 PAIR = 2 * group.POINT  # bytes of a ciphertext of one limb
+TABLE = 1 << 20  # baby steps that are kept: 150 MB
+MOST_STEPS = 1 << 24  # giant steps: some minutes, for the sum of 260 million numbers of 16 bits
 
 
 def count_limbs(limit: int) -> int:
@@ -54,18 +56,18 @@ def decrypt_to_point(private: bytes, ciphertext: bytes) -> bytes:
 
 
 def discrete_log(point: bytes, most: int) -> int:
-    """v from v·G, if 0 ≤ v ≤ most (Shanks 1971): √most baby steps and giant steps."""
+    """v from v·G, if 0 ≤ v ≤ most (Shanks 1971): √most baby steps, at most TABLE, and giant steps."""
     if point == NEUTRAL:
         return 0
-    width = math.isqrt(most) + 1
-    if width > 1 << 21:
-        raise BadData(f"a sum of up to {most} takes {width} steps to decrypt. Sum fewer ids at once.")
+    width = min(math.isqrt(most) + 1, TABLE)
+    if most // width > MOST_STEPS:
+        raise BadData(f"a sum of up to {most} takes {most // width} steps to decrypt. Sum fewer ids at once.")
     base, steps, at = group.times_base(group.scalar_from_int(1)), {NEUTRAL: 0}, NEUTRAL
     for k in range(1, width):
         at = group.plus(at, base)
         steps[at] = k
     stride = group.plus(at, base)
-    for j in range(width + 1):
+    for j in range(most // width + 1):
         if point in steps:
             return j * width + steps[point]
         point = group.minus(point, stride)

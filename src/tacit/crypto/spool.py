@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,6 +22,72 @@ from .ot import EXTRA
 from .prg import aes
 
 KEY = 32  # bytes
+
+
+class Parts(Protocol):
+    """Records of one width in numbered parts: in memory or in files."""
+
+    counts: np.ndarray  # the number of records of each part
+
+    def __len__(self) -> int: ...
+
+    def append(self, numbers: np.ndarray, records: np.ndarray) -> None:
+        """Add each record to the part with its number; in a part they stay in order."""
+
+    def extend(self, part: int, records: np.ndarray) -> None:
+        """Add records to one part."""
+
+    def read(self, part: int) -> np.ndarray:
+        """Return the records of a part, in the order in which they were added."""
+
+    def clear(self, part: int) -> None:
+        """Forget the records of one part."""
+
+    def remove(self) -> None:
+        """Forget all records."""
+
+
+class ArrayParts:
+    """Parts in memory. `width`: bytes of a record."""
+
+    def __init__(self, parts: int, width: int):
+        self.width = width
+        self._parts: list[list[np.ndarray]] = [[] for _ in range(parts)]
+        self.counts = np.zeros(parts, np.int64)
+
+    def __len__(self) -> int:
+        return int(self.counts.sum())
+
+    def append(self, numbers: np.ndarray, records: np.ndarray) -> None:
+        for part, some in _by_part(numbers, records, len(self._parts)):
+            self.extend(part, some)
+
+    def extend(self, part: int, records: np.ndarray) -> None:
+        if len(records):
+            self._parts[part].append(records)
+            self.counts[part] += len(records)
+
+    def read(self, part: int) -> np.ndarray:
+        if not self._parts[part]:
+            return np.zeros((0, self.width), np.uint8)
+        self._parts[part] = [np.concatenate(self._parts[part])]
+        return self._parts[part][0]
+
+    def clear(self, part: int) -> None:
+        self._parts[part], self.counts[part] = [], 0
+
+    def remove(self) -> None:
+        for part in range(len(self._parts)):
+            self.clear(part)
+
+
+def _by_part(numbers: np.ndarray, records: np.ndarray, parts: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (part, its records) of the parts that have any."""
+    order = np.argsort(numbers, kind="stable")
+    bounds = np.searchsorted(numbers[order], np.arange(parts + 1))
+    sorted_records = records[order]
+    for part in np.flatnonzero(np.diff(bounds)).tolist():
+        yield part, sorted_records[bounds[part] : bounds[part + 1]]
 
 
 class Spool:
@@ -41,11 +107,8 @@ class Spool:
 
     def append(self, numbers: np.ndarray, records: np.ndarray) -> None:
         """Add each record to the part with its number; in a part they stay in order."""
-        order = np.argsort(numbers, kind="stable")
-        bounds = np.searchsorted(numbers[order], np.arange(len(self._files) + 1))
-        sorted_records = records[order]
-        for part in np.flatnonzero(np.diff(bounds)).tolist():
-            self.extend(part, sorted_records[bounds[part] : bounds[part + 1]])
+        for part, some in _by_part(numbers, records, len(self._files)):
+            self.extend(part, some)
 
     def extend(self, part: int, records: np.ndarray) -> None:
         """Add records to one part."""
@@ -82,6 +145,10 @@ class Spool:
         self._versions[part] += 1
         self._streams[part], self.counts[part] = None, 0
         self.extend(part, records)
+
+    def clear(self, part: int) -> None:
+        """Forget the records of one part."""
+        self.replace(part, np.zeros((0, self.width), np.uint8))
 
     def remove(self) -> None:
         for file in self._files:

@@ -50,6 +50,7 @@ from .together import in_thread
 
 METHODS = ("auto", "dh", "oprf")
 LIMIT = 2**32 - 1  # the default of the largest value in a sum
+MOST = 2**63 - 1  # the largest limit
 SMALL = 10_000  # ids on the larger side up to which method="auto" uses Diffie-Hellman
 NONCE = 16
 ASSUMES = (
@@ -100,7 +101,7 @@ async def receiver(
     declare. `checkpoint`: resume a stopped matching, if the sender has a record of it, too. Raises
     QueryRefused if the sender's policy does not allow the query.
     """
-    ids = _as_buckets(digests)
+    ids = as_buckets(digests)
     check_options(method, reveal, limit)
     if checkpoint is not None and (
         resumed := await agree_to_resume(me, ids, other, checkpoint, True, _places_of_receiver, True)
@@ -114,17 +115,17 @@ async def receiver(
     result: dict[str, Any] = {"rows": None, "sum": None, "theirs": their_opening.count, "method": method_used}
     if reveal in COUNTED:
         size, total = await psi_sum.receiver(
-            me, _in_memory(ids), other, their_opening.count, session, limit if reveal == "sum" else None
+            me, ids, other, their_opening.count, session, limit if reveal == "sum" else None
         )
         return {**result, "size": size, "sum": total}
     if method_used == "oprf":
         return await _finish_as_receiver(
             me, ids, other, reveal, their_opening.count, session, checkpoint, None
         )
-    array = _in_memory(ids)
+    array, own_places = _in_memory(ids)
     rows, _ = await psi_dh.receiver(me, array, other, their_opening.count, session)
     ids.deal(1, b"")
-    ids.add_shared(array[rows], rows)
+    ids.add_shared(array[rows], own_places[rows])
     if reveal == "both":
         await _send_shared(me, ids, other, their_opening.count, session)
     places = ids.shared_places()
@@ -145,7 +146,7 @@ async def _finish_as_receiver(
     await psi_oprf.receiver(me, ids, other, theirs, session, checkpoint, resumed)
     if reveal == "both":
         if checkpoint is not None:
-            checkpoint.has_answered = True
+            await in_thread(checkpoint.keep_shown)
         await _send_shared(me, ids, other, theirs, session)
     places = ids.shared_places()
     return {"rows": places, "sum": None, "theirs": theirs, "method": "oprf", "size": len(places)}
@@ -182,12 +183,12 @@ async def sender(
     sent; without it, `queries_per_day` is not enforced. `checkpoint`: resume a stopped matching, if the
     receiver has a record of it, too: that is the same query.
     """
-    ids = _as_buckets(digests)
+    ids = as_buckets(digests)
     check_options(method, reveal, limit)
     rules = policy_of(policy)
     if checkpoint is not None:
         checkpoint.read()
-        may = not broken_rule(rules, reveal, checkpoint.state.get("theirs", 0))
+        may = rules.queries_per_day > 0 and not broken_rule(rules, reveal, checkpoint.state.get("theirs", 0))
         resumed = await agree_to_resume(me, ids, other, checkpoint, False, _places_of_sender, may)
         if resumed is not None:
             me.ledger.stamp(ASSUMES)
@@ -208,7 +209,7 @@ async def sender(
     if reveal in COUNTED:
         result["size"] = await psi_sum.sender(
             me,
-            _in_memory(ids),
+            ids,
             other,
             their_opening.count,
             session,
@@ -219,7 +220,7 @@ async def sender(
         return result
     if method_used == "oprf":
         return await _finish_as_sender(me, ids, other, reveal, their_opening.count, session, checkpoint, None)
-    await psi_dh.sender(me, _in_memory(ids), other, their_opening.count, session)
+    await psi_dh.sender(me, _in_memory(ids)[0], other, their_opening.count, session)
     ids.deal(1, b"")
     if reveal == "both":
         await _receive_shared(me, ids, other, their_opening.count, session)
@@ -390,7 +391,7 @@ def _session(
 ) -> bytes:
     chosen = choose_method(method, reveal, receiver[1].count, sender[1].count)
     sides = [x for name, opening in (receiver, sender) for x in (name, opening.count, opening.nonce)]
-    return hashlib.sha256(bind("tacit psi 4", me.tag, chosen, reveal, *sides)).digest()
+    return hashlib.sha256(bind("tacit psi 5", me.tag, chosen, reveal, *sides)).digest()
 
 
 def shared_tags(values: np.ndarray, session: bytes, size: int) -> np.ndarray:
@@ -429,7 +430,7 @@ def check_options(method: str, reveal: str, limit: int = LIMIT) -> None:
         raise bad("psi", "method", method, "one of " + ", ".join(map(repr, METHODS)))
     if reveal not in REVEALS:
         raise bad("psi", "reveal", reveal, "one of " + ", ".join(map(repr, REVEALS)))
-    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit < 1 << 63:
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MOST:
         raise bad("psi", "limit", limit, "a whole number from 1 to 2^63 − 1: the largest number in a sum")
     if method == "oprf" and reveal in ("size", "sum"):
         raise bad(
@@ -441,15 +442,16 @@ def check_options(method: str, reveal: str, limit: int = LIMIT) -> None:
         )
 
 
-def _as_buckets(digests: Any) -> ArrayIds | StoredIds:
+def as_buckets(digests: Any) -> ArrayIds | StoredIds:
     return digests if isinstance(digests, StoredIds) else ArrayIds(check_digests(digests))
 
 
-def _in_memory(ids: ArrayIds | StoredIds) -> np.ndarray:
-    """Return the digests, for a method that needs all of them at once."""
-    if isinstance(ids, StoredIds):
-        raise bad("psi", "method", "dh", "'oprf', with reveal 'both' or 'receiver', where ids are in files")
-    return ids.digests
+def _in_memory(ids: ArrayIds | StoredIds) -> tuple[np.ndarray, np.ndarray]:
+    """Return (digests, places), for a method that needs all of them at once."""
+    if isinstance(ids, StoredIds) and len(ids) > SMALL:
+        raise bad("psi", "method", "dh", "'oprf' where more than 10,000 ids are in files")
+    digests, places = zip(*ids.chunks())
+    return np.concatenate(digests), np.concatenate(places)
 
 
 def check_digests(digests: Any) -> np.ndarray:

@@ -193,7 +193,7 @@ async def receiver(
         for b in range(first, layout.buckets):
             await room.acquire()
             own, places = await in_thread(_ordered_bucket, ids, b)
-            _check_bucket(len(own), layout.room)
+            check_bucket(len(own), layout.room)
             masked, values = await make_store(me, other, layout, vole, b, own)
             outputs = await asyncio.to_thread(_own_outputs, layout, own, values)
             await in_thread(record.keep_own, b, outputs)  # before the sender can answer
@@ -209,16 +209,18 @@ async def receiver(
         at, _ = await asyncio.to_thread(match, own_outputs, outputs)
         await in_thread(ids.add_shared, own[at], places[at])
         await in_thread(record.keep_found, b, places[at])
-        _log_bucket(me, b, layout)
+        log_bucket(me, b, layout.buckets)
 
     async def receive_outputs() -> None:
-        for b in range(first if resumed is None else resumed.done, first):  # answered before the stop
-            own, places = await in_thread(_ordered_bucket, ids, b)
-            await receive_bucket(b, own, places, record.own(b, len(own), layout.output))
         for b in range(first, layout.buckets):
             await receive_bucket(b, *await pending.get())
             room.release()
 
+    # answered before the stop: kept before another store is sent, so that after another stop the sender is
+    # not further ahead than the answers it keeps
+    for b in range(first if resumed is None else resumed.done, first):
+        own, places = await in_thread(_ordered_bucket, ids, b)
+        await receive_bucket(b, own, places, record.own(b, len(own), layout.output))
     await together(send_stores(), receive_outputs())
 
 
@@ -259,9 +261,9 @@ async def sender(
         await answers.send(other, Outputs(b, record.answer(b, layout.outputs * layout.output)))
     for b in range(first, layout.buckets):
         own, _ = await in_thread(ids.bucket, b)
-        _check_bucket(len(own), layout.outputs)
+        check_bucket(len(own), layout.outputs)
         keys = await receive_store(me, other, layout, vole, b)
-        outputs = await asyncio.to_thread(_evaluate, layout, vole, keys, own)
+        outputs = await asyncio.to_thread(evaluate, layout, vole, keys, own)
         padding = np.frombuffer(
             me.secret.bytes((layout.outputs - len(own)) * layout.output), np.uint8
         ).reshape(-1, layout.output)
@@ -270,12 +272,12 @@ async def sender(
         answer = outputs[np.argsort(words(outputs))].tobytes()
         await in_thread(record.keep_answer, b, answer)
         await answers.send(other, Outputs(b, answer))
-        _log_bucket(me, b, layout)
+        log_bucket(me, b, layout.buckets)
 
 
-def _log_bucket(me: Party, b: int, layout: OprfLayout) -> None:
-    if layout.buckets > 1:
-        log.info("party %r: bucket %d of %d", me.name, b + 1, layout.buckets)
+def log_bucket(me: Party, b: int, buckets: int) -> None:
+    if buckets > 1:
+        log.info("party %r: bucket %d of %d", me.name, b + 1, buckets)
 
 
 async def connect_receiver(me: Party, other: str, session: bytes) -> VoleReceiver:
@@ -347,14 +349,14 @@ def _own_outputs(layout: OprfLayout, digests: np.ndarray, values: np.ndarray) ->
     return layout.hash(digests, okvs.decode(values.view(np.uint8), digests, layout.key("store")))
 
 
-def _evaluate(layout: OprfLayout, vole: VoleSender, keys: np.ndarray, digests: np.ndarray) -> np.ndarray:
+def evaluate(layout: OprfLayout, vole: VoleSender, keys: np.ndarray, digests: np.ndarray) -> np.ndarray:
     """Return h(x, k(x) ⊕ δ·g(x))."""
     values = okvs.decode(keys.view(np.uint8), digests, layout.key("store")).view(np.uint64)
     vole.add_products(values, layout.targets(digests).view(np.uint64)[:, 0])
     return layout.hash(digests, values)
 
 
-def _check_bucket(rows: int, room: int) -> None:
+def check_bucket(rows: int, room: int) -> None:
     if rows > room:
         raise ProtocolError(
             f"a bucket got {rows} ids and has room for {room}, which has probability below 2^-40. Run again."

@@ -13,7 +13,15 @@ ids than in a matching that was not stopped. Only the last two answers are kept:
 have fewer buckets gets nothing. What the receiver keeps are its own shared rows and its own outputs. No file
 contains ids or digests, or keys of the vector OLE, which are drawn anew.
 
-FOLDER/state.json   {"format": 1, "terms": …, "session": …, "mine": …, "theirs": …, "ids": …, "done": …}
+The sender counts queries, the receiver does not. So a receiver that has sent `SharedIds` writes that first,
+and never begins another matching in place of this one: a sender that claims to have lost its record could
+bring another set, and would learn what it shares with the receiver, too.
+
+A record must not go back in time: a sender whose kit is restored from a copy answers again what it answered
+after the copy was made.
+
+FOLDER/state.json   {"format": 2, "terms": …, "session": …, "mine": …, "theirs": …, "ids": …, "done": …,
+                     "shown": …}
 FOLDER/own-B        the receiver's outputs of bucket B, until it is matched
 FOLDER/found-B      the receiver's shared rows of bucket B
 FOLDER/answer-B     the sender's answer
@@ -21,11 +29,14 @@ FOLDER/answer-B     the sender's answer
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,14 +45,15 @@ import numpy as np
 
 from ..crypto.agree import bind
 from ..errors import BadRun, ProtocolError, QueryRefused
-from ..files import write_atomic
+from ..files import flush_folder, write_atomic
 from ..parties.message import Message
 from ..parties.party import Party
 from .id_buckets import IdBuckets
+from .psi_policy import MAX_IDS
 from .together import in_thread
 
 log = logging.getLogger("tacit.party")
-FORMAT, MARK, NONCE = 1, 16, 16
+FORMAT, MARK, NONCE, SESSION = 2, 16, 16, 32
 KEPT = 2  # answers that the receiver may not have read: `psi_oprf.AHEAD`
 STATE = "state.json"
 REFUSED = (
@@ -49,6 +61,12 @@ REFUSED = (
     "another answer would show more than the parties agreed to. Nothing was written. Start again at all "
     "parties: that is a new query."
 )
+SHOWN = (
+    "{other!r} has no record of the matching that {me!r} has in {folder}, in which {me!r} has already sent "
+    "which ids are shared. A new one, with other ids, would show more than the parties agreed to. Nothing "
+    "was written. If a new matching is what you want, remove the folder and start again at all parties."
+)
+NUMBERS = ("mine", "theirs", "ids", "done")
 
 
 class ResumeOffer(
@@ -87,18 +105,42 @@ class Checkpoint:
             return
         try:
             state = json.loads((self.folder / STATE).read_text(encoding="utf-8"))
-            if state["format"] != FORMAT or not all(
-                type(state[k]) is int for k in ("mine", "theirs", "ids", "done")
-            ):
+            if state["format"] != FORMAT or not all(type(state[k]) is int for k in NUMBERS):
                 raise ValueError("it has another format")
-            bytes.fromhex(state["session"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            if len(bytes.fromhex(state["session"])) != SESSION or type(state["shown"]) is not bool:
+                raise ValueError("it has another format")
+            if min(state[k] for k in NUMBERS) < 0 or max(state["mine"], state["theirs"]) > MAX_IDS:
+                raise ValueError("a number is out of range")
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadRun(
                 f"{self.folder / STATE} cannot be read: {error!r:.200}. It records a stopped matching. "
                 f"Remove {self.folder} at all parties to begin a new one."
             ) from None
         if state["terms"] == self.terms:
             self.state = state
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes of this party from the record, for as long as the block runs."""
+        if self.folder is None:
+            yield
+            return
+        lock = self.folder.with_name(self.folder.name + ".lock")
+        try:
+            lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise BadRun(_unwritable(lock, error)) from None
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise BadRun(
+                    f"another process of this party is in the same matching (it holds {lock}). End it first."
+                ) from None
+            yield
+        finally:
+            os.close(handle)
 
     @property
     def session(self) -> bytes:
@@ -118,7 +160,10 @@ class Checkpoint:
         self.clear()
         if self.folder is None or ids.buckets < 2:
             return
-        self.folder.mkdir(mode=0o700, parents=True)
+        try:
+            self.folder.mkdir(mode=0o700, parents=True)
+        except OSError as error:
+            raise BadRun(_unwritable(self.folder, error)) from None
         self.state = {
             "format": FORMAT,
             "terms": self.terms,
@@ -127,20 +172,30 @@ class Checkpoint:
             "theirs": theirs,
             "ids": ids.fingerprint,
             "done": 0,
+            "shown": False,
         }
         self._write()
 
     def clear(self) -> None:
         """Forget the matching."""
         self.state = {}
-        if self.folder is not None and self.folder.exists():
+        if self.folder is None or not self.folder.exists():
+            return
+        try:
+            (self.folder / STATE).unlink(missing_ok=True)  # first: what a kill leaves is then no record
             shutil.rmtree(self.folder)
+        except OSError as error:
+            raise BadRun(_unwritable(self.folder, error)) from None
 
     # the receiver's
 
     def keep_own(self, b: int, outputs: np.ndarray) -> None:
         """Keep my outputs of a bucket, before the sender can answer it."""
         self._keep(f"own-{b}", outputs.tobytes())
+
+    def has_own(self, b: int) -> bool:
+        """Return whether a bucket was asked for and is not matched."""
+        return self.folder is not None and (self.folder / f"own-{b}").is_file()
 
     def own(self, b: int, rows: int, width: int) -> np.ndarray:
         """Return my outputs of a bucket that the sender has answered and I have not matched."""
@@ -153,7 +208,17 @@ class Checkpoint:
         self._drop(f"own-{b}")
 
     def found(self, b: int) -> np.ndarray:
-        return np.frombuffer(self._read(f"found-{b}"), "<i8")
+        content = self._read(f"found-{b}")
+        if len(content) % 8:
+            raise BadRun(f"{self.folder}/found-{b} has {len(content)} bytes, not rows of 8. {_AGAIN}")
+        return np.frombuffer(content, "<i8")
+
+    def keep_shown(self) -> None:
+        """Keep that the sender learns which ids are shared, before it does."""
+        self.has_answered = True
+        if self.state and not self.state["shown"]:
+            self.state["shown"] = True
+            self._write()
 
     # the sender's
 
@@ -165,11 +230,18 @@ class Checkpoint:
         self._drop(f"answer-{b - KEPT}")
 
     def answer(self, b: int, size: int) -> bytes:
+        """Return an answer of an earlier process, to be sent again."""
+        self.has_answered = True
         return self._read(f"answer-{b}", size)
 
     def _keep(self, name: str, content: bytes) -> None:
-        if self.state and self.folder is not None:
+        if not self.state or self.folder is None:
+            return
+        try:
             write_atomic(self.folder / name, content, mode=0o600)
+            flush_folder(self.folder)
+        except OSError as error:
+            raise BadRun(_unwritable(self.folder / name, error)) from None
 
     def _read(self, name: str, size: int | None = None) -> bytes:
         assert self.folder is not None
@@ -197,18 +269,35 @@ class Checkpoint:
 _AGAIN = "Remove the folder at all parties to begin a new matching."
 
 
+def _unwritable(path: Path, error: OSError) -> str:
+    return (
+        f"{path} cannot be written: {error.strerror}. A matching that can be resumed keeps its record there. "
+        "Free some space or correct the permissions, and start the same command again: it resumes."
+    )
+
+
 async def agree_to_resume(
-    me: Party, ids: IdBuckets, other: str, checkpoint: Checkpoint, receives: bool, places: Any, may: bool
+    me: Party,
+    ids: IdBuckets,
+    other: str,
+    checkpoint: Checkpoint,
+    receives: bool,
+    places: Callable[[int, int, bytes], tuple[bytes, int]],
+    may: bool,
 ) -> Resumed | None:
     """Compare records with the other party; None: a new matching begins.
 
-    `places`: returns the key by which ids are dealt, of (my size, their size, session). `may`: my policy
-    still allows the query.
+    `places`: returns (the key by which ids are dealt, the number of buckets), of (my size, their size,
+    session). `may`: my policy still allows the query.
     """
     checkpoint.read()
     state = checkpoint.state
     if state:
         key, buckets = places(state["mine"], state["theirs"], checkpoint.session)
+        if state["done"] > buckets:
+            raise BadRun(
+                f"{checkpoint.folder} records {state['done']} of {buckets} buckets: it was changed. {_AGAIN}"
+            )
         if may and state["mine"] == len(ids):
             await in_thread(ids.deal, buckets, key)
         if not may or state["mine"] != len(ids) or ids.fingerprint != state["ids"]:
@@ -222,6 +311,8 @@ async def agree_to_resume(
     if not state or theirs.mark != mine.mark:
         if checkpoint.has_answered:
             raise QueryRefused(REFUSED.format(other=other, me=me.name))
+        if state and state["shown"]:
+            raise QueryRefused(SHOWN.format(other=other, me=me.name, folder=checkpoint.folder))
         return None
     done, answered = (mine.done, theirs.done) if receives else (theirs.done, mine.done)
     if not done <= answered <= min(done + KEPT, ids.buckets):
@@ -229,6 +320,12 @@ async def agree_to_resume(
             f"party {other!r} claims to have {theirs.done} of {ids.buckets} buckets, and {me.name!r} has "
             f"{mine.done}; the sender is ahead of the receiver by at most {KEPT}. Nothing was answered. "
             "Start again at all parties, without their records of this matching."
+        )
+    if receives and (missing := [b for b in range(done, answered) if not checkpoint.has_own(b)]):
+        raise ProtocolError(
+            f"party {other!r} claims to have answered bucket {missing[0] + 1} of {ids.buckets}, which "
+            f"{me.name!r} has not asked for. Nothing was sent. Start again at all parties, without their "
+            "records of this matching."
         )
     log.info("party %r: the matching resumes at bucket %d of %d", me.name, done + 1, ids.buckets)
     nonces = (mine.nonce, theirs.nonce) if receives else (theirs.nonce, mine.nonce)

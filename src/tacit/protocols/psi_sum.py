@@ -11,12 +11,14 @@ the receiver.
       |<-- PublicKey(P), BlindedIds(a·H(x)), EncryptedValues(v_x) -----|  2  X and D decoys, shuffled
       |--- ReturnedIds(b·a·H(x)), ReturnedValues(v_x + m_x) ---------->|  3  shuffled; m_x is random
       |<-- DecoySeed(s) -----------------------------------------------|  4  decoy k is H'(s, k): no id
-      |--- DecoyIds(b·H'(s, k)) -------------------------------------->|  5  each must be among a⁻¹·(3)
+      |--- DecoyIds(b·H'(s, k)) -------------------------------------->|  5  must be different rows of a⁻¹·(3)
       |<-- DecoyPlaces ------------------------------------------------|  6  for sums: the decoys' rows
       |--- DecoyMasks(m) --------------------------------------------->|     must decrypt to values + m
-      |<-- OpenedCount(count, places, Σ (v_x + m_x)·G) or RefusedQuery |  7  shared if h(b·H(x)) is an IdTag
+      |<-- OpenedCount(count, Σ (v_x + m_x)·G) or RefusedQuery --------|  7  shared if h(b·H(x)) is an IdTag
+      |<-- OpenedPlaces -----------------------------------------------|  8  for sums: the shared rows
 
-EncryptedValues, ReturnedValues and the two messages of line 6 are sent with reveal="sum" only.
+PublicKey, EncryptedValues, ReturnedValues and lines 6 and 8 are sent with reveal="sum" only. Messages have
+CHUNK items; whoever receives confirms them (ChunkRead), and the other is AHEAD messages ahead at most.
 
 If both follow the protocol, the receiver learns the sender's set size, and the count and the sum if there are
 at least `min_overlap` shared ids, else that there are fewer. The sender learns the receiver's set size and
@@ -30,30 +32,55 @@ undetected with probability at most 2^-r, and so does a count that is too high b
 increase the count. Not prevented: Y may be chosen freely, so a receiver that knows min_overlap − 1 shared
 ids, or asks twice with sets that differ in one id, learns about one more. A sender that deviates can learn
 which of its own ids are shared, and can return any number.
+
+Sets larger than memory. All orders are those of the whole set, not of a part of it: a count or a sum of a
+part would tell more than that of the set. Both shuffle by dealing rows to random parts, and shuffle each (Rao
+1961; Sandelius 1962): every order is equally likely. The sender then compares part by part, where a part has
+the rows whose tags are in a range; tags are under the receiver's key, so which ids meet in a part is not
+known to it. Parts are never seen by the other: what is sent is ordered by row number, since an order by tag
+would let the receiver, who knows the tags of its ids, find out which of them are shared.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
 from ..crypto import elgamal, group
 from ..crypto.manycore import PointPool
-from ..crypto.tags import compute_tags, match, permutation, tag_bytes
+from ..crypto.tags import compute_tags, tag_bytes
 from ..errors import BadData, ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
-from .psi_dh import CHUNK, BlindedIds, M, blind_ids, concatenate, receive_chunks
+from .id_buckets import IdBuckets
+from .psi_dh import BlindedIds
+from .psi_oprf import check_position
 from .psi_policy import RefusedQuery, refusal
-from .together import together
+from .psi_sum_parts import (
+    CHUNK,
+    ROW,
+    Comparison,
+    Item,
+    Scalars,
+    Shuffled,
+    count_parts,
+    decoy_numbers,
+    mix,
+    ranges,
+    spans,
+    split_rows,
+)
+from .together import in_thread
 
 SEED = 32
 # least number of decoys: with m rows and D decoys, r changed rows contain no decoy with probability below
 # (m / (m + D))^r
 FEWEST = 64
+AHEAD = 64  # messages that are sent and not confirmed: 40 MB with the values of a sum
 
 
 class IdTags(
@@ -101,6 +128,7 @@ class DecoyIds(Message, reveals="points that stand for no id under the other's k
 
 
 class DecoyPlaces(Message, reveals="which rows were decoys: nothing"):
+    first: int
     places: bytes
 
 
@@ -115,8 +143,18 @@ class OpenedCount(
     "own masks are taken away",
 ):
     count: int
-    places: bytes
     points: bytes
+
+
+class OpenedPlaces(
+    Message, reveals="which rows, in the order you returned them, are shared: not which ids they are"
+):
+    first: int
+    places: bytes
+
+
+class ChunkRead(Message, reveals="that the other has read a message: nothing"):
+    chunk: int
 
 
 def decoys(ids: int) -> int:
@@ -125,73 +163,60 @@ def decoys(ids: int) -> int:
 
 
 async def receiver(
-    me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes, limit: int | None
+    me: Party, ids: IdBuckets, other: str, theirs: int, session: bytes, limit: int | None
 ) -> tuple[int, int | None]:
     """Return (number of shared ids, sum of the sender's numbers over them); `limit` None: no sum."""
-    n, total = len(digests), theirs + decoys(theirs)
-    key, size, each = group.scalar(me.secret.bytes), tag_bytes(n, total), _bytes(limit)
-    ids, rows, sums, checks = _scopes(me)
+    ids.forget_parts()  # of a matching that did not come to its end
+    n, hidden, total = len(ids), decoys(theirs), theirs + decoys(theirs)
+    key, size, each = group.scalar(me.secret.bytes), tag_bytes(n, total), bytes_of_number(limit)
+    masks = Scalars(b"mask", me.secret.bytes(SEED), each)
+    to, rows, sums, checks = _scopes(me)
     with PointPool(n + 2 * total) as shop:
-        tags = concatenate(
-            [
-                compute_tags(points, group.POINT, session, size)
-                async for _, points in blind_ids(digests, key, shop, session)
-            ],
-            size,
-        )
-        await _stream(ids, other, IdTags, tags[permutation(n, me.secret.bytes)].tobytes(), size)  # 1
+        tags = Shuffled(ids.new_parts(count_parts(n), size), me.secret.bytes)
+        for digests, _ in ids.chunks():
+            for first in range(0, len(digests), CHUNK):
+                some = digests[first : first + CHUNK]
+                points = await asyncio.to_thread(shop.lift, some.tobytes(), some.shape[1], session, key)
+                await in_thread(tags.add, compute_tags(points, group.POINT, session, size))
+        await in_thread(tags.finish)
+        async for first, some in _send_chunks(to, other, tags.chunks()):  # 1
+            await to.send(other, IdTags(first, some.tobytes()))
+        tags.parts.remove()
         public = (await sums.recv(other, PublicKey)).point if each else b""
-
-        async def points() -> bytes:
-            chunks = receive_chunks(
-                rows, other, BlindedIds, lambda m: (m.first, m.points), group.POINT, total, "ids"
-            )
-            return b"".join([await asyncio.to_thread(shop.multiply, key, some) async for _, some in chunks])
-
-        blinded, values = await together(
-            points(),
-            _collect(
-                sums, other, EncryptedValues, lambda m: (m.first, m.ciphertexts), each, total if each else 0
-            ),
-        )
-        order = permutation(total, me.secret.bytes)
-        await _stream(
-            rows, other, ReturnedIds, _rows(blinded, group.POINT)[order].tobytes(), group.POINT
-        )  # 3
-        masks = (
-            [[group.scalar(me.secret.bytes) for _ in range(each // elgamal.PAIR)] for _ in range(total)]
-            if each
-            else []
-        )
-        for first in range(0, len(masks), CHUNK):
-            some = b"".join(
-                values[each * at : each * (at + 1)] for at in order[first : first + CHUNK].tolist()
-            )
-            await sums.send(
-                other,
-                ReturnedValues(
-                    first,
-                    await asyncio.to_thread(
-                        _mask_values, some, public, masks[first : first + CHUNK], me.secret.bytes
-                    ),
-                ),
-            )
+        returned = Shuffled(ids.new_parts(count_parts(total), group.POINT + each), me.secret.bytes)
+        async for first, count in _receive_chunks(rows, other, total):  # 2
+            data = _checked(await rows.recv(other, BlindedIds), "points", first, count * group.POINT)
+            points = await asyncio.to_thread(shop.multiply, key, data)
+            columns = [split_rows(points, group.POINT)]
+            if each:
+                encrypted = await sums.recv(other, EncryptedValues)
+                columns.append(split_rows(_checked(encrypted, "ciphertexts", first, count * each), each))
+            await in_thread(returned.add, np.concatenate(columns, 1))
+        await in_thread(returned.finish)
+        async for first, some in _send_chunks(rows, other, returned.chunks()):  # 3
+            await rows.send(other, ReturnedIds(first, some[:, : group.POINT].tobytes()))
+            if each:
+                values = some[:, group.POINT :].tobytes()
+                numbers = range(first, first + len(some))
+                masked = await asyncio.to_thread(
+                    _mask_values, values, public, masks, numbers, me.secret.bytes
+                )
+                await sums.send(other, ReturnedValues(first, masked))
+        returned.parts.remove()
         seed = (await checks.recv(other, DecoySeed)).seed
         if len(seed) != SEED:
             raise ProtocolError(f"party {other!r} sends a seed of {len(seed)} bytes; it must be {SEED}.")
-        await _stream(
-            checks, other, DecoyIds, await _lift_decoys(shop, decoys(theirs), session, seed, key), group.POINT
-        )  # 5
+        async for first, some in _send_chunks(checks, other, ranges(hidden)):  # 5
+            points = await asyncio.to_thread(_lift_decoys, shop, some, session, seed, key)
+            await checks.send(other, DecoyIds(first, points))
     if each:
-        places = _places((await checks.recv(other, DecoyPlaces)).places, total)
-        if len(places) != decoys(theirs):
-            raise ProtocolError(
-                f"party {other!r} requests the masks of {len(places)} rows; there are {decoys(theirs)} "
-                "decoys."
-            )
-        await _stream(
-            checks, other, DecoyMasks, b"".join(m for at in places.tolist() for m in masks[at]), each // 2
-        )
+        before = -1
+        for first, count in spans(hidden):  # 6
+            message = await checks.recv(other, DecoyPlaces)
+            places = _places(_checked(message, "places", first, 4 * count), before, total, other)
+            before = int(places[-1])
+            scalars = await asyncio.to_thread(masks.of, places.tolist())
+            await checks.send(other, DecoyMasks(first, b"".join(chain.from_iterable(scalars))))
     result: Message = await checks.recv(other, OpenedCount, RefusedQuery)
     if isinstance(result, RefusedQuery):
         raise refusal(result.rule, other)
@@ -202,20 +227,22 @@ async def receiver(
         )
     if not each:
         return result.count, None
-    shared = _places(result.places, total)
-    if len(shared) != result.count or len(result.points) != each // 2:
+    if len(result.points) != each // 2:
         raise ProtocolError(
-            f"party {other!r} opens a sum over {len(shared)} rows in {len(result.points)} bytes; expected "
-            f"{result.count} rows and {each // 2} bytes."
+            f"party {other!r} opens a sum in {len(result.points)} bytes; expected {each // 2}."
         )
-    return result.count, await asyncio.to_thread(
-        _unmask_sum, result.points, [masks[at] for at in shared.tolist()]
-    )
+    mask, before = [bytes(group.SCALAR)] * (each // elgamal.PAIR), -1
+    async for first, count in _receive_chunks(checks, other, result.count):  # 8
+        opened = await checks.recv(other, OpenedPlaces)
+        places = _places(_checked(opened, "places", first, 4 * count), before, total, other)
+        before = int(places[-1])
+        mask = await asyncio.to_thread(_add_scalars, mask, masks, places.tolist())
+    return result.count, await asyncio.to_thread(_unmask_sum, result.points, mask, result.count)
 
 
 async def sender(
     me: Party,
-    digests: np.ndarray,
+    ids: IdBuckets,
     other: str,
     theirs: int,
     session: bytes,
@@ -227,82 +254,69 @@ async def sender(
 
     With fewer than `min_overlap`, nothing is opened and both sides raise QueryRefused.
     """
-    numbers = _check_numbers(me.name, values, len(digests), limit)
-    m, hidden = len(digests), decoys(len(digests))
-    total, size, each = m + hidden, tag_bytes(theirs, m + hidden), _bytes(limit)
+    ids.forget_parts()  # of a matching that did not come to its end
+    numbers = _check_numbers(me.name, values, ids, limit)
+    m, hidden = len(ids), decoys(len(ids))
+    total, size, each = m + hidden, tag_bytes(theirs, m + hidden), bytes_of_number(limit)
     key, private, seed = group.scalar(me.secret.bytes), group.scalar(me.secret.bytes), me.secret.bytes(SEED)
-    order = permutation(total, me.secret.bytes)
-    ids, rows, sums, checks = _scopes(me)
-    tags = _rows(
-        await _collect(ids, other, IdTags, lambda m: (m.first, m.tags), size, theirs), size
-    )  # 1: before we send anything
+    secrets = Scalars(b"decoy", me.secret.bytes(SEED), each)  # the numbers of decoys: any scalars
+    of, rows, sums, checks = _scopes(me)
+    parts, compare = count_parts(total), Comparison(ids, theirs, total, hidden, session, size, each, other)
+    compare.spread = int.from_bytes(me.secret.bytes(8), "little") | 1
+    async for first, count in _receive_chunks(of, other, theirs):  # 1: before we send anything
+        data = _checked(await of.recv(other, IdTags), "tags", first, count * size)
+        await in_thread(compare.add_tags, split_rows(data, size))
     with PointPool(2 * total) as shop:
-        blinded = b"".join(
-            [points async for _, points in blind_ids(digests, key, shop, session)]
-        ) + await _lift_decoys(shop, hidden, session, seed, key)
-        secrets = [
-            [group.scalar(me.secret.bytes) for _ in range(each // elgamal.PAIR)] for _ in range(hidden)
-        ]  # the numbers of decoys: any scalars
+        mixed = Shuffled(ids.new_parts(parts, Item.WIDTH), me.secret.bytes)
+        await in_thread(mix, mixed, ids, numbers, m, hidden)
+        if each:
+            await sums.send(other, PublicKey(group.times_base(private)))
 
-        def encrypt(some: np.ndarray) -> bytes:
-            scalars = (
-                v
-                for k in some.tolist()
-                for v in (
-                    [
-                        group.scalar_from_int(part)
-                        for part in elgamal.split_limbs(numbers[k], each // elgamal.PAIR)
-                    ]
-                    if k < m
-                    else secrets[k - m]
-                )
-            )
-            return b"".join([elgamal.encrypt_scalar(private, v, me.secret.bytes) for v in scalars])
+        def blind(some: np.ndarray) -> tuple[bytes, bytes]:
+            points = _blind(shop, some, session, seed, key)
+            return points, _encrypt(private, some, secrets, each, me.secret.bytes) if each else b""
 
-        async def send_values() -> None:
+        async for first, some in _send_chunks(rows, other, mixed.chunks()):  # 2
+            points, ciphertexts = await asyncio.to_thread(blind, some)
+            await rows.send(other, BlindedIds(first, points))
             if each:
-                await sums.send(other, PublicKey(group.times_base(private)))
-                for first in range(0, total, CHUNK):
-                    await sums.send(
-                        other,
-                        EncryptedValues(
-                            first, await asyncio.to_thread(encrypt, order[first : first + CHUNK])
-                        ),
-                    )
-
-        async def unblind() -> bytes:
-            chunks = receive_chunks(
-                rows, other, ReturnedIds, lambda m: (m.first, m.points), group.POINT, total, "ids"
-            )
-            return b"".join(
-                [await asyncio.to_thread(shop.multiply, group.inverse(key), some) async for _, some in chunks]
-            )
-
-        _, _, unblinded, masked = await together(
-            _stream(rows, other, BlindedIds, _rows(blinded, group.POINT)[order].tobytes(), group.POINT),
-            send_values(),
-            unblind(),
-            _collect(
-                sums, other, ReturnedValues, lambda m: (m.first, m.ciphertexts), each, total if each else 0
-            ),
-        )
+                await sums.send(other, EncryptedValues(first, ciphertexts))
+        mixed.parts.remove()
+        inverse = group.inverse(key)
+        async for first, count in _receive_chunks(rows, other, total):  # 3
+            data = _checked(await rows.recv(other, ReturnedIds), "points", first, count * group.POINT)
+            unblinded = await asyncio.to_thread(shop.multiply, inverse, data)
+            back = b""
+            if each:
+                masked = await sums.recv(other, ReturnedValues)
+                back = _checked(masked, "ciphertexts", first, count * each)
+            await in_thread(compare.add_rows, unblinded, first, back)
     await checks.send(other, DecoySeed(seed))
-    answers = await _collect(checks, other, DecoyIds, lambda m: (m.first, m.points), group.POINT, hidden)
-    decoy_rows = _find_decoys(unblinded, answers, other)
-    if each:
-        await checks.send(other, DecoyPlaces(decoy_rows.astype("<u4").tobytes()))
-        masks = await _collect(checks, other, DecoyMasks, lambda m: (m.first, m.masks), each // 2, hidden)
-        await asyncio.to_thread(_check_values, private, masked, decoy_rows, secrets, masks, each, other)
-    shared, _ = match(np.delete(compute_tags(unblinded, group.POINT, session, size), decoy_rows, 0), tags)
-    shared = np.delete(np.arange(total), decoy_rows)[shared]
-    if len(shared) < min_overlap:
+    async for first, count in _receive_chunks(checks, other, hidden):  # 5
+        data = _checked(await checks.recv(other, DecoyIds), "points", first, count * group.POINT)
+        await in_thread(compare.add_decoys, data, first)
+    await in_thread(compare.finish)
+    wrong = 0
+    async for first, some in _numbered(compare.decoys_by_row() if each else iter(())):  # 6
+        places = some[:, :ROW].copy().view("<i8")[:, 0]
+        await checks.send(other, DecoyPlaces(first, places.astype("<u4").tobytes()))
+        data = _checked(await checks.recv(other, DecoyMasks), "masks", first, len(some) * each // 2)
+        wrong += await asyncio.to_thread(_count_wrong, private, some, secrets, data, each)
+    if wrong:
+        raise ProtocolError(
+            f"party {other!r} changed the numbers of {wrong} decoys: it does not follow the protocol. "
+            "Nothing was opened."
+        )
+    if compare.count < min_overlap:
         await checks.send(other, RefusedQuery("min_overlap"))
         raise refusal("min_overlap", me.name)
-    points = await asyncio.to_thread(_decrypt_sum, private, masked, shared, each)
-    await checks.send(
-        other, OpenedCount(len(shared), shared.astype("<u4").tobytes() if each else b"", points)
-    )
-    return len(shared)
+    opened = await asyncio.to_thread(_decrypt_sum, private, compare, each)
+    await checks.send(other, OpenedCount(compare.count, opened))
+    if each:
+        async for first, some in _send_chunks(checks, other, compare.shared_by_row()):  # 8
+            places = some[:, :ROW].copy().view("<i8")[:, 0]
+            await checks.send(other, OpenedPlaces(first, places.astype("<u4").tobytes()))
+    return compare.count
 
 
 def ideal(mine: Sequence[bytes], theirs: Sequence[bytes], values: Sequence[int]) -> tuple[int, int]:
@@ -312,102 +326,114 @@ def ideal(mine: Sequence[bytes], theirs: Sequence[bytes], values: Sequence[int])
     return len(shared_values), sum(shared_values)
 
 
+# messages ---------------------------------------------------------------------------------------------------
+
+
+async def _send_chunks(
+    me: Party, other: str, chunks: Iterator[np.ndarray]
+) -> AsyncIterator[tuple[int, np.ndarray]]:
+    """Yield (index of the first item, items) of each message, when it may be sent."""
+    async for first, some in _numbered(chunks):
+        ahead = first // CHUNK - AHEAD
+        if ahead >= 0:
+            check_position(((await me.recv(other, ChunkRead)).chunk,), (ahead,), "(message)")
+        yield first, some
+
+
+async def _numbered(chunks: Iterator[np.ndarray]) -> AsyncIterator[tuple[int, np.ndarray]]:
+    first = 0
+    while (some := await in_thread(next, chunks, None)) is not None:
+        yield first, some
+        first += len(some)
+
+
+async def _receive_chunks(me: Party, other: str, total: int) -> AsyncIterator[tuple[int, int]]:
+    """Yield (index of the first item, number of items) of each message, and confirm it afterwards."""
+    for number, (first, count) in enumerate(spans(total)):
+        yield first, count
+        if (number + AHEAD) * CHUNK < total:
+            await me.send(other, ChunkRead(number))
+
+
+def _checked(message: Any, name: str, first: int, size: int) -> bytes:
+    """Return the bytes of a message, which must be the expected ones."""
+    data: bytes = getattr(message, name)
+    check_position((message.first, len(data)), (first, size), f"(first item, bytes of {name})")
+    return data
+
+
 def _scopes(me: Party) -> tuple[Party, Party, Party, Party]:
     return me.scope("receiver's ids"), me.scope("sender's ids"), me.scope("values"), me.scope("decoys")
 
 
-def _bytes(limit: int | None) -> int:
+def bytes_of_number(limit: int | None) -> int:
     """Return the bytes of one number's ciphertexts; 0 without a sum."""
     return 0 if limit is None else elgamal.count_limbs(limit) * elgamal.PAIR
 
 
-def _check_numbers(name: str, values: Sequence[int], ids: int, limit: int | None) -> list[int]:
+def _check_numbers(name: str, values: Sequence[int], ids: IdBuckets, limit: int | None) -> list[int]:
+    """Return the values of ids in memory; those of ids in files are with them."""
     numbers = [int(v) for v in values]
     if limit is None:
-        return numbers
-    wrong = next((v for v in numbers if not 0 <= v <= limit), None)
-    if len(numbers) != ids or wrong is not None:
+        return []
+    count, wrong = ids.measure_values(numbers, limit)
+    if count != len(ids) or wrong is not None:
         raise BadData(
-            f"party {name!r} has {len(numbers)} values for {ids} ids"
+            f"party {name!r} has {count} values for {len(ids)} ids"
             + (f", one of them {wrong}" if wrong is not None else "")
             + f"; there must be one for each id, from 0 to {limit}."
         )
     return numbers
 
 
-def _rows(data: bytes, each: int) -> np.ndarray:
-    return np.frombuffer(data, np.uint8).reshape(-1, each)
-
-
-async def _stream(
-    me: Party, other: str, make: Callable[[int, bytes], Message], data: bytes, each: int
-) -> None:
-    """Send `data` in messages of up to CHUNK items of `each` bytes."""
-    for first in range(0, len(data) // each, CHUNK):
-        await me.send(other, make(first, data[each * first : each * (first + CHUNK)]))
-
-
-async def _collect(
-    me: Party, other: str, kind: type[M], read: Callable[[M], tuple[int, bytes]], each: int, total: int
-) -> bytes:
-    """Receive all items; memory grows with what arrived, not with what was announced."""
-    return b"".join([some async for _, some in receive_chunks(me, other, kind, read, each, total, kind.kind)])
-
-
-async def _lift_decoys(shop: PointPool, count: int, session: bytes, seed: bytes, key: bytes) -> bytes:
+def _lift_decoys(shop: PointPool, numbers: np.ndarray, session: bytes, seed: bytes, key: bytes) -> bytes:
     """Return key·H'(seed, k) for each decoy k.
 
     The hashed input is longer than for an id, so no id maps to the same element, whatever the seed.
     """
-    return await asyncio.to_thread(
-        shop.lift, np.arange(count, dtype="<u8").tobytes(), 8, b"decoy" + session + seed, key
+    return shop.lift(numbers.astype("<u8").tobytes(), 8, b"decoy" + session + seed, key)
+
+
+def _blind(shop: PointPool, some: np.ndarray, session: bytes, seed: bytes, key: bytes) -> bytes:
+    """Return a·H(x) of ids and decoys, as they come."""
+    points, is_decoy = np.empty((len(some), group.POINT), np.uint8), some[:, 0] == 1
+    digests = some[~is_decoy, Item.DIGEST : Item.VALUE]
+    points[~is_decoy] = split_rows(shop.lift(digests.tobytes(), digests.shape[1], session, key), group.POINT)
+    points[is_decoy] = split_rows(
+        _lift_decoys(shop, decoy_numbers(some[is_decoy]), session, seed, key), group.POINT
     )
+    return points.tobytes()
 
 
-def _find_decoys(unblinded: bytes, answers: bytes, other: str) -> np.ndarray:
-    """Return the row of each decoy among the returned rows, which must all differ."""
-    place = {
-        unblinded[at : at + group.POINT]: at // group.POINT for at in range(0, len(unblinded), group.POINT)
-    }
-    if len(place) * group.POINT != len(unblinded):
-        twice = len(unblinded) // group.POINT - len(place)
-        raise ProtocolError(
-            f"party {other!r} returned {twice} rows twice: it does not follow the protocol. Nothing was "
-            "opened."
+def _encrypt(private: bytes, some: np.ndarray, secrets: Scalars, each: int, draw: group.Draw) -> bytes:
+    limbs = each // elgamal.PAIR
+    values = some[:, Item.VALUE :].copy().view("<i8")[:, 0].tolist()
+    numbers, is_decoy = decoy_numbers(some).tolist(), (some[:, 0] == 1).tolist()
+    scalars = (
+        scalar
+        for k in range(len(some))
+        for scalar in (
+            secrets.of([numbers[k]])[0]
+            if is_decoy[k]
+            else [group.scalar_from_int(limb) for limb in elgamal.split_limbs(values[k], limbs)]
         )
-    expected = [answers[at : at + group.POINT] for at in range(0, len(answers), group.POINT)]
-    lost = sum(point not in place for point in expected)
-    if lost:
-        raise ProtocolError(
-            f"party {other!r} did not return {lost} of {len(expected)} decoys: it does not follow the "
-            "protocol. Nothing was opened."
-        )
-    return np.array([place[point] for point in expected], np.int64)
+    )
+    return b"".join([elgamal.encrypt_scalar(private, scalar, draw) for scalar in scalars])
 
 
-def _check_values(
-    private: bytes,
-    masked: bytes,
-    decoy_rows: np.ndarray,
-    secrets: list[list[bytes]],
-    masks: bytes,
-    each: int,
-    other: str,
-) -> None:
-    """Check that the decoys' numbers were returned with only the declared mask added."""
+def _count_wrong(private: bytes, some: np.ndarray, secrets: Scalars, masks: bytes, each: int) -> int:
+    """Return how many numbers of decoys were returned with another than the declared mask added."""
     limbs, wrong = each // elgamal.PAIR, 0
-    for k, at in enumerate(decoy_rows.tolist()):
+    numbers = some[:, ROW : 2 * ROW].copy().view("<i8")[:, 0].tolist()
+    masked = some[:, 2 * ROW :].tobytes()
+    for at, scalars in enumerate(secrets.of(numbers)):
         for limb in range(limbs):
             ciphertext = masked[each * at + elgamal.PAIR * limb : each * at + elgamal.PAIR * (limb + 1)]
-            mask = masks[group.SCALAR * (limbs * k + limb) : group.SCALAR * (limbs * k + limb + 1)]
+            mask = masks[group.SCALAR * (limbs * at + limb) : group.SCALAR * (limbs * at + limb + 1)]
             wrong += elgamal.decrypt_to_point(private, ciphertext) != group.plus(
-                group.times_base(secrets[k][limb]), _times_base(mask)
+                group.times_base(scalars[limb]), _times_base(mask)
             )
-    if wrong:
-        raise ProtocolError(
-            f"party {other!r} changed the numbers of {wrong} decoys: it does not follow the protocol. "
-            "Nothing was opened."
-        )
+    return wrong
 
 
 def _times_base(scalar: bytes) -> bytes:
@@ -421,49 +447,54 @@ def _times_base(scalar: bytes) -> bytes:
         ) from None
 
 
-def _mask_values(ciphertexts: bytes, public: bytes, masks: list[list[bytes]], draw: group.Draw) -> bytes:
+def _mask_values(
+    ciphertexts: bytes, public: bytes, masks: Scalars, numbers: Sequence[int], draw: group.Draw
+) -> bytes:
     return b"".join(
         [
             elgamal.mask(ciphertexts[elgamal.PAIR * k : elgamal.PAIR * (k + 1)], public, mask, draw)
-            for k, mask in enumerate(chain.from_iterable(masks))
+            for k, mask in enumerate(chain.from_iterable(masks.of(numbers)))
         ]
     )
 
 
-def _decrypt_sum(private: bytes, masked: bytes, shared: np.ndarray, each: int) -> bytes:
+def _decrypt_sum(private: bytes, compare: Comparison, each: int) -> bytes:
     """Return Σ (v + m)·G over the shared rows, limb by limb. The masks hide it from us."""
-    totals = [elgamal.NEUTRAL * 2] * (each // elgamal.PAIR)
-    for at in shared.tolist():
-        totals = [
-            elgamal.add(total, masked[each * at + elgamal.PAIR * k : each * at + elgamal.PAIR * (k + 1)])
-            for k, total in enumerate(totals)
-        ]
-    return b"".join(
-        elgamal.decrypt_to_point(private, total) if len(shared) else elgamal.NEUTRAL for total in totals
-    )
+    totals, limbs = [elgamal.NEUTRAL * 2] * (each // elgamal.PAIR), each // elgamal.PAIR
+    for some in compare.shared_by_row() if each else ():
+        for row in some[:, ROW:]:
+            data = row.tobytes()
+            totals = [
+                elgamal.add(total, data[elgamal.PAIR * k : elgamal.PAIR * (k + 1)])
+                for k, total in zip(range(limbs), totals)
+            ]
+    if not compare.count:
+        return elgamal.NEUTRAL * limbs
+    return b"".join(elgamal.decrypt_to_point(private, total) for total in totals)
 
 
-def _places(data: bytes, total: int) -> np.ndarray:
-    """Read row numbers, each at most once."""
-    places = np.frombuffer(data[: len(data) // 4 * 4], "<u4").astype(np.int64)
-    if len(data) % 4 or len(np.unique(places)) < len(places) or (len(places) and int(places.max()) >= total):
+def _places(data: bytes, before: int, total: int, other: str) -> np.ndarray:
+    """Read row numbers, which must grow from message to message: so each occurs at most once."""
+    places = np.frombuffer(data, "<u4").astype(np.int64)
+    grown = np.diff(places, prepend=before)
+    if (grown <= 0).any() or int(places[-1]) >= total:
         raise ProtocolError(
-            f"{len(data)} bytes are not row numbers below {total}: expected 4 bytes each, without repetition."
+            f"party {other!r} sent row numbers that do not grow, or are not below {total}: it does not "
+            "follow the protocol."
         )
     return places
 
 
-def _unmask_sum(points: bytes, masks: list[list[bytes]]) -> int:
-    """Return the sum of the numbers by removing the masks of its rows, limb by limb."""
-    most, total = len(masks) * ((1 << elgamal.LIMB) - 1), 0
-    for k in range(len(points) // group.POINT if masks else 0):
-        mask = masks[0][k]
-        for row in masks[1:]:
-            mask = group.scalar_sum(mask, row[k])
-        total += (
-            elgamal.discrete_log(
-                group.minus(points[group.POINT * k : group.POINT * (k + 1)], group.times_base(mask)), most
-            )
-            << elgamal.LIMB * k
-        )
+def _add_scalars(sums: list[bytes], masks: Scalars, places: list[int]) -> list[bytes]:
+    for row in masks.of(places):
+        sums = [group.scalar_sum(total, mask) for total, mask in zip(sums, row)]
+    return sums
+
+
+def _unmask_sum(points: bytes, mask: list[bytes], count: int) -> int:
+    """Return the sum of the numbers of `count` rows by removing the sum of their masks, limb by limb."""
+    most, total = count * ((1 << elgamal.LIMB) - 1), 0
+    for k, scalar in enumerate(mask if count else []):
+        point = group.minus(points[group.POINT * k : group.POINT * (k + 1)], group.times_base(scalar))
+        total += elgamal.discrete_log(point, most) << elgamal.LIMB * k
     return total

@@ -183,20 +183,25 @@ def align(
             runtime,
             how,
         )
-    if method not in ("auto", "dh"):
-        raise bad("align", "method", method, "'auto' or 'dh' for more than two parties")
+    if method not in protocol.METHODS:
+        raise bad("align", "method", method, "one of " + ", ".join(map(repr, protocol.METHODS)))
     group.ready()
     columns = {name: _as_sequence(column) for name, column in ids.items()}
     sets = {name: identify(column, f"the ids of {name!r}") for name, column in columns.items()}
     first, others, ledger = names[0], list(names[1:]), Ledger()
     programs: dict[str, Any] = {
         name: functools.partial(
-            psi_many.member, digests=sets[name].digests, leader=first, others=others, reveal=reveal
+            psi_many.member,
+            digests=sets[name].digests,
+            leader=first,
+            others=others,
+            reveal=reveal,
+            method=method,
         )
         for name in others
     }
     programs[first] = functools.partial(
-        psi_many.leader, digests=sets[first].digests, others=others, reveal=reveal
+        psi_many.leader, digests=sets[first].digests, others=others, reveal=reveal, method=method
     )
     results = choose_runtime("align", runtime, all_stay=True).run_sync(programs, ledger=ledger)
     sizes = {name: len(id_set) for name, id_set in sets.items()}
@@ -315,10 +320,16 @@ async def align_rows(
             )
         )
     elif me.name == first:
-        result = await psi_many.leader(scope, id_set.digests, others=others)
+        result = await psi_many.leader(scope, id_set.digests, others=others, method=method)
     else:
         result = await psi_many.member(
-            scope, id_set.digests, leader=first, others=others, policy=policy, queries=queries
+            scope,
+            id_set.digests,
+            leader=first,
+            others=others,
+            method=method,
+            policy=policy,
+            queries=queries,
         )
     other_sizes = (
         result["theirs"]

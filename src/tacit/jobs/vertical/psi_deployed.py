@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...crypto import group
-from ...data.cells import show_row
+from ...crypto.okvs import VALUE
 from ...data.identifiers import IdSet, MisreadIds, identify
 from ...data.table_files import check_decimal, check_table_name, read_chunks, read_header, write_table
 from ...errors import BadData, BadKit
@@ -22,11 +24,26 @@ from ...parties.ledger import Ledger
 from ...parties.party import Party, Program
 from ...protocols import psi as protocol
 from ...protocols import psi_many
+from ...protocols.psi_policy import COUNTED
 from ...protocols.psi_resume import Checkpoint
+from ...protocols.psi_sum import bytes_of_number
 from ..kit_run import request_of_verb, run_with_kit, telling
 from ..ledger_file import NAME
 from .psi import align, check_join, join_rows, psi, record_conclusion, record_conclusion_of_many
-from .psi_files import Scratch, StoredSet, check_ids, read_ids_into, scratch_in, write_shared
+from .psi_files import (
+    COUNT_ROW,
+    COUNTED_IN_MEMORY,
+    IN_MEMORY,
+    NUMBERS,
+    ROW,
+    Scratch,
+    StoredSet,
+    ValueColumn,
+    check_ids,
+    read_ids_into,
+    scratch_in,
+    write_shared,
+)
 from .psi_restart import answering, run_with_restarts
 from .query_log import QUERIES, QueryLog, read_policy
 
@@ -46,18 +63,11 @@ def read_ids(file: str | Path, column: str, reading: Reading = None) -> IdSet:
     return replace(ids, notes=(*ids.notes, *misread.notes(where)))
 
 
-def read_values(file: str | Path, column: str, reading: Reading = None) -> list[int]:
-    """Read a column of integers."""
-    values = []
-    for row, text in enumerate(_column(Path(file), column, reading)):
-        try:
-            values.append(int(text))
-        except ValueError:
-            raise BadData(
-                f"{file}, column {column!r}: {show_row(row)} has {text!r:.80}; the sum is exact, so "
-                "it must be an integer."
-            ) from None
-    return values
+def read_values(
+    file: str | Path, column: str, reading: Reading = None, limit: int = protocol.MOST
+) -> list[int]:
+    """Read a column of integers from 0 to `limit`."""
+    return ValueColumn(column, limit).parse(Path(file), _column(Path(file), column, reading), 0)
 
 
 def exact(file: str | Path, reading: Reading) -> dict[str, Any]:
@@ -116,12 +126,14 @@ def match_with(
     If this party cannot start, the others are told. `reading` is how `file` is read: separator, decimal,
     encoding. `scratch`: a folder for the files of a table that is matched on disk (default: next to `out`).
     """
-    with scratch_in(scratch, out) as space:
+    with scratch_in(scratch, out) as space, ExitStack() as held:
         with telling(kit):
             prepared = _prepare(
                 *(kit, file, id, others, receiver, reveal, method, values, limit, join, out, force),
                 *(policy, wait, reading, space),
             )
+            # before the hub is asked: it takes a second process of this party for the first one, restarted
+            held.enter_context(prepared.record.held())
         return prepared.run(file, out, patience)
 
 
@@ -138,6 +150,7 @@ class _Match:
     program: Program
     reading: Reading
     space: Scratch
+    record: Checkpoint
 
     def run(self, file: str | Path, out: str | Path | None, patience: float) -> dict[str, Any]:
         kit, ids = self.kit, self.ids
@@ -214,12 +227,8 @@ def _prepare(
     check_join("tacit psi", "join", join, len(names), reveal == "both")
     protocol.check_options(method, reveal, limit)
     group.ready()
-    has_buckets = not many and method != "dh" and reveal in ("both", "receiver")
-    ids = (
-        read_ids_into(space, Path(file), id, None if out is None else Path(out), exact(file, reading))
-        if has_buckets
-        else read_ids(file, id, reading)
-    )
+    counted = reveal in COUNTED
+    resumes = not many and method != "dh" and not counted
     if (reveal == "sum" and kit.name != first) != (values is not None):
         raise bad(
             "tacit psi",
@@ -227,7 +236,22 @@ def _prepare(
             values,
             "a column of whole numbers at the sender with reveal='sum', and not given otherwise",
         )
-    numbers = [] if values is None else _read_values(file, values, ids, reading)
+    column = None if values is None else ValueColumn(values, limit)
+    ids = (
+        read_ids_into(
+            space,
+            Path(file),
+            id,
+            None if out is None or counted else Path(out),
+            exact(file, reading),
+            _bytes_of_row(len(names), reveal, limit),
+            column,
+            COUNTED_IN_MEMORY if counted else IN_MEMORY,
+        )
+        if method != "dh" or counted
+        else read_ids(file, id, reading)
+    )
+    numbers = [] if column is None else _read_values(file, column, ids, reading)
     rest = sorted(names - {first})
     rules = read_policy(policy, kit.directory)
     queries = None if kit.directory is None else QueryLog(kit.directory / QUERIES)
@@ -241,7 +265,7 @@ def _prepare(
         "join": join,
     }
 
-    record = Checkpoint(None if kit.directory is None else kit.directory / RECORD, terms)
+    record = Checkpoint(None if kit.directory is None else _record_folder(kit.directory, terms), terms)
 
     async def program(me: Party) -> dict[str, Any]:
         scope = me.scope("psi")
@@ -254,7 +278,11 @@ def _prepare(
 
     async def match(scope: Party) -> dict[str, Any]:
         if many:
-            common: dict[str, Any] = {"others": rest, "reveal": "all" if reveal == "both" else "leader"}
+            common: dict[str, Any] = {
+                "others": rest,
+                "reveal": "all" if reveal == "both" else "leader",
+                "method": method,
+            }
             return await (
                 psi_many.leader(scope, ids.digests, **common)
                 if kit.name == first
@@ -266,7 +294,7 @@ def _prepare(
             "method": method,
             "reveal": reveal,
             "limit": limit,
-            "checkpoint": record if has_buckets else None,
+            "checkpoint": record if resumes else None,
         }
         return await (
             protocol.receiver(scope, ids.digests, other=rest[0], **common)
@@ -276,7 +304,20 @@ def _prepare(
             )
         )
 
-    return _Match(kit, frozenset(names), first, reveal, join, ids, program, reading, space)
+    return _Match(kit, frozenset(names), first, reveal, join, ids, program, reading, space, record)
+
+
+def _bytes_of_row(parties: int, reveal: str, limit: int) -> int:
+    """Return the bytes of a row in files, for this party's own rows."""
+    if reveal in COUNTED:
+        return COUNT_ROW + NUMBERS * bytes_of_number(limit if reveal == "sum" else None)
+    return ROW + (VALUE * (parties - 1) if parties > 2 else 0)
+
+
+def _record_folder(kit: Path, terms: Mapping[str, Any]) -> Path:
+    """Return the place of the record: a matching with others, or of another kind, does not touch it."""
+    text = json.dumps(terms, sort_keys=True).encode()
+    return kit / RECORD / hashlib.sha256(text).hexdigest()[:16]
 
 
 def _sizes(name: str, names: AbstractSet[str], own_size: int, result: dict[str, Any]) -> dict[str, int]:
@@ -338,7 +379,8 @@ def match_here(
         check_table_name(out, "psi: --out ")
     check_join("tacit psi", "join", join, 2, reveal == "both")
     sets = [read_ids(file, id, reading), read_ids(other, id, reading)]
-    numbers = None if values is None else _read_values(other, values, sets[1], reading)
+    column = None if values is None else ValueColumn(values, limit)
+    numbers = None if column is None else _read_values(other, column, sets[1], reading)
     # the ids are normalized digests already; normalization does not change hexadecimal text
     texts = [[d.tobytes().hex() for d in s.digests] for s in sets]
     if join == "left":
@@ -390,13 +432,16 @@ def participants(kit: Kit, others: Sequence[str]) -> set[str]:
     return names
 
 
-def _read_values(file: str | Path, column: str, ids: IdSet | StoredSet, reading: Reading) -> list[int]:
+def _read_values(
+    file: str | Path, column: ValueColumn, ids: IdSet | StoredSet, reading: Reading
+) -> list[int]:
+    """Return the values of ids in memory; those of ids in files are with them."""
     if len(ids) < ids.total:
         raise BadData(
             f"{file}: some rows have a duplicate or empty id, so their values are ambiguous. "
             f"{' '.join(ids.notes)} Sum or drop them first."
         )
-    return read_values(file, column, reading)
+    return [] if isinstance(ids, StoredSet) else read_values(file, column.name, reading, column.limit)
 
 
 def write_result(

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...crypto.spool import Spool
+from ...data.cells import show_row
 from ...data.identifiers import SHOWN, IdSet, MisreadIds, ReadIds, first_of_each, identify, identify_chunks
 from ...data.table_files import is_parquet, measure_table, read_chunks, read_header, write_table
 from ...errors import BadData, BadParameter, MissingFiles
@@ -33,12 +34,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tacit.party")
 IN_MEMORY = 1 << 22  # rows up to which ids stay in memory: about 300 MB
+COUNTED_IN_MEMORY = 1 << 20  # the same for counts and sums, which keep 0.8 to 2 kB for each row
 PREFIX = ".tacit-psi-"
 LOCK = "lock"
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 SORTED = 1 << 19  # rows of a table that are put in order at once
 PAIR = 16  # bytes of a row's number and its position in the result
 ROW = 3 * RECORD  # bytes on disk for each row: its id, once more in a bucket, and once more if it is shared
+COUNT_ROW = 24 + 8 + 160  # bytes of a row for a count: its id and value; it and a decoy, shuffled, blinded
+NUMBERS = 2  # in a sum, the ciphertexts of a row and its decoy are on disk, too
 QUOTES = 1.25  # text on disk has more quotes than in the table
 SAYS = 10_000_000  # rows between two lines of progress
 
@@ -79,9 +83,12 @@ class Scratch:
                 ) from None
         return self._folder
 
-    def check_space(self, rows: int, text: int, out: Path | None) -> None:
-        """Raise BadParameter unless the disks have room for a table of so many rows and bytes."""
-        need = ROW * rows
+    def check_space(self, rows: int, text: int, out: Path | None, each: int = ROW) -> None:
+        """Raise BadParameter unless the disks have room for a table of so many rows and bytes.
+
+        `each`: bytes of a row in files. `out`: where shared rows are written.
+        """
+        need = each * rows
         if out is not None:  # the shared rows, at most all: once here and once in the result
             need += PAIR * rows + int(QUOTES * text)
             if out.parent.stat().st_dev == self.folder().stat().st_dev:
@@ -146,25 +153,68 @@ def scratch_in(directory: str | Path | None, out: str | Path | None) -> Scratch:
     return Scratch(Path(tempfile.gettempdir() if out is None else Path(out).parent))
 
 
-def read_ids_into(
-    scratch: Scratch, file: Path, column: str, out: Path | None, how: Mapping[str, Any] = NO_OPTIONS
-) -> IdSet | StoredSet:
-    """Read the ids in a column in one pass: into memory up to `IN_MEMORY` rows, or into files.
+@dataclass(frozen=True)
+class ValueColumn:
+    """A column of whole numbers from 0 to `limit`, read with the ids."""
 
-    `how`: options of `read_chunks`, such as the separator.
+    name: str
+    limit: int
+
+    def parse(self, file: Path, cells: Iterable[Any], first: int) -> list[int]:
+        """Return the numbers of rows from `first` on."""
+        values = []
+        for row, cell in enumerate(cells, first):
+            try:
+                values.append(int(cell))
+            except ValueError:
+                raise BadData(
+                    f"{file}, column {self.name!r}: {show_row(row)} has {cell!r:.80}; the sum is exact, so "
+                    "it must be an integer."
+                ) from None
+            if not 0 <= values[-1] <= self.limit:
+                raise BadData(
+                    f"{file}, column {self.name!r}: {show_row(row)} has {cell!r:.80}; values must be from 0 "
+                    f"to {self.limit} (--limit, the same at all parties)."
+                )
+        return values
+
+
+def read_ids_into(
+    scratch: Scratch,
+    file: Path,
+    column: str,
+    out: Path | None,
+    how: Mapping[str, Any] = NO_OPTIONS,
+    each: int = ROW,
+    values: ValueColumn | None = None,
+    most: int = IN_MEMORY,
+) -> IdSet | StoredSet:
+    """Read the ids in a column in one pass: into memory up to `most` rows, or into files.
+
+    `how`: options of `read_chunks`, such as the separator. `each`: bytes of a row in files. `values` are kept
+    with ids in files only.
     """
     where = f"{file}, column {column!r}"
     rows, text = measure_table(file)
     misread = MisreadIds(how.get("encoding"))
-    ids = misread.watch(v for chunk in read_chunks(file, [column], **how) for v in chunk[column].tolist())
-    if rows <= IN_MEMORY and not scratch.always:
+    columns, numbers = [column] if values is None else list({column: 0, values.name: 0}), _Pending()
+
+    def cells() -> Iterator[Any]:
+        for chunk in read_chunks(file, columns, **how):
+            if values is not None:
+                numbers.add(values.parse(file, chunk[values.name].tolist(), int(chunk.index[0])))
+            yield from chunk[column].tolist()
+
+    ids = misread.watch(cells())
+    if rows <= most and not scratch.always:
+        columns, values = [column], None
         found = identify(ids, where)
         check_ids(file, found)
         return replace(found, notes=(*found.notes, *misread.notes(where)))
-    scratch.check_space(rows, text, out)
-    store, read, said = StoredIds(scratch.folder(), SHOWN), ReadIds(), 0
+    scratch.check_space(rows, text, out, each)
+    store, read, said = StoredIds(scratch.folder(), SHOWN, values is not None), ReadIds(), 0
     for digests, places in identify_chunks(ids, where, read):
-        store.add(digests, places)
+        store.add(digests, places, None if values is None else numbers.take(places, read.total))
         if read.total - said >= SAYS:
             said = read.total
             log.info("%s: %s rows read", where, f"{said:,}")
@@ -173,6 +223,22 @@ def read_ids_into(
     stored = StoredSet(store, read.total, (*notes, *misread.notes(where)))
     check_ids(file, stored)
     return stored
+
+
+class _Pending:
+    """Values of rows that were read and whose ids were not yet."""
+
+    def __init__(self) -> None:
+        self._values, self._first = np.zeros(0, np.int64), 0
+
+    def add(self, values: list[int]) -> None:
+        self._values = np.concatenate([self._values, np.array(values, np.int64)])
+
+    def take(self, rows: np.ndarray, end: int) -> np.ndarray:
+        """Return the values of these rows, and forget those of all rows before `end`."""
+        taken = self._values[rows - self._first]
+        self._values, self._first = self._values[end - self._first :], end
+        return taken
 
 
 def check_ids(file: str | Path, ids: IdSet | StoredSet) -> None:
