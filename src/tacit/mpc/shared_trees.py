@@ -231,7 +231,13 @@ def read_layout(name: str, message: TreeLayout, terms: TreeTerms) -> list[Column
     ]
 
 
-def check_size(terms: TreeTerms, columns: Sequence[Sequence[ColumnCells]]) -> None:
+def check_columns(terms: TreeTerms, columns: Sequence[Sequence[ColumnCells]]) -> None:
+    """Refuse columns that take too much memory, and those that have nothing to split."""
+    if not list_candidates(columns):
+        raise BadData(
+            "join.boost: no column has two bins with min_rows rows in its table, so there is nothing to "
+            "split. Use a smaller min_rows, or other columns."
+        )
     cells = sum(c.width for own in columns for c in own)
     if terms.rows * cells > MOST_WORDS:
         raise BadData(
@@ -243,7 +249,8 @@ def check_size(terms: TreeTerms, columns: Sequence[Sequence[ColumnCells]]) -> No
 async def check_enough(ctx: RingContext, terms: TreeTerms, match: Tensor) -> Tensor:
     """[at least `fewest` people are matched]."""
     count = match.sum().reshape(1)
-    return (await ctx.sign(count - ctx.public(terms.fewest, count))).bit
+    bit: Tensor = (await ctx.sign(count - ctx.public(terms.fewest, count))).bit
+    return bit
 
 
 async def mask_cells(
@@ -415,7 +422,7 @@ async def grow(
 
 def gain_floor(terms: TreeTerms, exponent: int) -> int:
     """The smallest gain of a split, in units; `exponent`: of the label's scale."""
-    unit = 2**terms.limits.gain_bits
+    unit: int = 1 << terms.limits.gain_bits
     return max(NOISE, round(min(terms.gamma / 4.0**exponent, 2.0**20) * unit))
 
 
@@ -440,12 +447,13 @@ async def holder(
     me.ledger.stamp(ASSUMES)
     rank = settings.names.index(me.name)
     other = settings.names[1 - rank]
-    mine = TreeLayout(settings.text(), *([each[k] for each in layout] for k in range(3)))
+    widths, is_category, has_missing = ([each[k] for each in layout] for k in range(3))
+    mine = TreeLayout(settings.text(), widths, list(map(bool, is_category)), list(map(bool, has_missing)))
     await me.send([other, settings.helper], mine)
     theirs = read_layout(other, await me.recv(other, TreeLayout), settings)
     columns = [read_layout(me.name, mine, settings), theirs]
     columns = columns[::-1] if rank else columns
-    check_size(settings, columns)
+    check_columns(settings, columns)
     if rank:
         own = torch.zeros(settings.rows, len(columns[0]), dtype=torch.int64)
     if settings.label_at or rank:
@@ -484,7 +492,7 @@ async def helper(me: Party, terms: Mapping[str, Any]) -> bool:
     check_terms(settings)
     messages = await me.gather(settings.names, TreeLayout)
     columns = [read_layout(name, messages[name], settings) for name in settings.names]
-    check_size(settings, columns)
+    check_columns(settings, columns)
 
     def empty(*shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.int64, device="meta")
@@ -539,7 +547,7 @@ def ideal(
     base: float,
     exponent: int = 0,
 ) -> IdealTrees:
-    """The same trees in the clear, over the rows that count; `codes`: cells + 1 of all columns, 0: missing."""
+    """The same trees in the clear, over the rows that count; `codes`: cells + 1 of all columns, or 0."""
     limits, unit = terms.limits, 2.0**terms.limits.gain_bits
     widths = [c.width for side in columns for c in side]
     m = torch.cat([codes[:, k : k + 1] == torch.arange(1, w + 1) for k, w in enumerate(widths)], 1).double()

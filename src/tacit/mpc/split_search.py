@@ -140,12 +140,13 @@ async def weight(ctx: RingContext, limits: SplitLimits, g: Tensor, h: Tensor) ->
     scaled = await ctx.product(up.expand(2, *up.shape), torch.stack([d, g]), MUL)
     near = await ctx.truncate(scaled[0], TOP - NEAR)
     top = await ctx.truncate(scaled[1], TOP - SUM)
-    return await mul(ctx, top, await _invert(ctx, near), bits=NEAR)
+    found: Tensor = await mul(ctx, top, await _invert(ctx, near), bits=NEAR)
+    return found
 
 
 async def _invert(ctx: RingContext, x: Tensor) -> Tensor:
     """[1/x], 1/16 ≤ x < 1, by Newton's method y ← y(2 − xy): .26 → .065 → .0043 → 2^-15 → 2^-31."""
-    y = await polynomial(ctx, x, _start(), NEAR)
+    y: Tensor = await polynomial(ctx, x, _start(), NEAR)
     for _ in range(4):
         y = await mul(ctx, y, add_scalar(ctx, -(await mul(ctx, x, y, bits=NEAR)), 2.0, NEAR), bits=NEAR)
     return y
@@ -163,7 +164,8 @@ async def score(ctx: RingContext, limits: SplitLimits, g: Tensor, h: Tensor) -> 
     """[G² / (H + λ)] with `limits.gain_bits` fractional bits."""
     w = await weight(ctx, limits, g, h)
     coarse = await ctx.truncate(g, limits.coarse) if limits.coarse else g
-    return await mul(ctx, coarse, w, bits=SUM)
+    found: Tensor = await mul(ctx, coarse, w, bits=SUM)
+    return found
 
 
 async def search(
@@ -198,7 +200,7 @@ async def _allowed(ctx: RingContext, limits: SplitLimits, sides: Tensor) -> Tens
     if limits.min_child_weight:
         fewest = round(limits.min_child_weight * 2.0**SUM)
         least.append(sides[1] - ctx.public(torch.full(sides[1].shape, fewest), sides))
-    bits = (await ctx.sign(torch.stack(least))).bit.flatten(0, 1)  # 2 or 4 × nodes × candidates
+    bits: Tensor = (await ctx.sign(torch.stack(least))).bit.flatten(0, 1)  # 2 or 4 × nodes × candidates
     while len(bits) > 1:
         half = len(bits) // 2
         bits = await ctx.product(bits[:half], bits[half:], MUL)
