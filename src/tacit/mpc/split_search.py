@@ -9,8 +9,8 @@ Sums of gradients and Hessians have 24 fractional bits. D = H + λ is scaled by 
 
 | number            | fractional bits | error                                    |
 |-------------------|-----------------|------------------------------------------|
-| w, |w| < 2^10     | 24              | 2^-23 + 2^-23 · |w|                      |
-| score, gain       | 24 − t          | two units, and 2^-22 of the score        |
+| w, |w| < 2^8      | 24              | 2^-21 + 2^-22 · |w|                      |
+| score             | 24 − t          | 4 (1 + |w|) units + 2^-21 (score + |G|)  |
 
 with t = log₂(rows) − 6, at least 0, so that scores of all rows fit. A split needs a gain of 32 units, below
 which it would be rounding. Of equal gains rounding chooses, unless they belong to one cut with missing values
@@ -41,6 +41,7 @@ LOWEST = 17
 STEP = 4  # bits between two edges that D is compared with
 TOP = 45  # bits of a scaled D
 NEAR = 28  # fractional bits of the number in [1/16, 1), and of its inverse
+FINE = 26  # of a scaled G, whose error is multiplied by up to 16
 RATE = 22  # fractional bits of the learning rate
 NOISE = 32  # units of a gain that may be rounding
 ROOM = 6  # log₂(rows) that scores have room for
@@ -139,8 +140,8 @@ async def weight(ctx: RingContext, limits: SplitLimits, g: Tensor, h: Tensor) ->
             up = up + bit * ((1 << (TOP - STEP - after)) - (1 << (TOP - STEP - before)))
     scaled = await ctx.product(up.expand(2, *up.shape), torch.stack([d, g]), MUL)
     near = await ctx.truncate(scaled[0], TOP - NEAR)
-    top = await ctx.truncate(scaled[1], TOP - SUM)
-    found: Tensor = await mul(ctx, top, await _invert(ctx, near), bits=NEAR)
+    top = await ctx.truncate(scaled[1], TOP - FINE)
+    found: Tensor = await mul(ctx, top, await _invert(ctx, near), bits=NEAR + FINE - SUM)
     return found
 
 

@@ -76,7 +76,7 @@ class TreeRows:
         return list(zip(bins.widths.tolist(), bins.is_category.tolist(), missing))
 
 
-def prepare(
+def encode_rows(
     frame: pd.DataFrame,
     who: str,
     id: str,
@@ -172,7 +172,8 @@ async def help_trees(me: Party, terms: Mapping[str, Any]) -> dict[str, Any] | No
         return None
     here, holder, key = me.scope("leaves"), settings.names[settings.label_at], me.secret.bytes(KEY)
     await here.send(holder, LeafKey(key))
-    return {"mark": (await here.recv(holder, SumsEnd)).mark, "leaf_key": key.hex()}
+    mark = (await here.recv(holder, SumsEnd)).mark
+    return {"mark": mark, "leaf_key": key.hex(), "rows": settings.rows}
 
 
 def read_trees(
@@ -306,7 +307,7 @@ def boost_here(
     rows: dict[str, TreeRows] = {}
     for k, who in enumerate(terms.names):
         label = terms.label if k == terms.label_at else ""
-        rows[who] = prepare(frames[who], who, id, terms.columns[k], label, config, categories[who])
+        rows[who] = encode_rows(frames[who], who, id, terms.columns[k], label, config, categories[who])
         programs[who] = make_program(terms, rows[who])
     ledger = Ledger()
     results = choose_runtime("join", runtime, all_stay=True).run_sync(programs, ledger=ledger)
