@@ -15,7 +15,7 @@
       |   [u·(g, h, m)]ᵀ[M], gains and the best one on shares (`split_search.py`)
       |--- SplitShare(place of the best split) --------->|   of each node
     at the end
-      |<-- LeafShare(values, gains) ---------------------|   to the holder of the label only
+      |<-- TreeShare(values, gains) ---------------------|   to the holder of the label only
 
 A row is a bin of the first party; m is 1 if it counts: how="inner": its person is matched; how="left": the
 bin has a person. Everything that depends on m stays on shares: gradients, the rows of nodes, sums over cells,
@@ -111,7 +111,7 @@ class SplitShare(
     values: list[Tensor]
 
 
-class LeafShare(
+class TreeShare(
     Message,
     reveals="a share of the values of leaves and of the gains of splits: with the receiver's, these numbers",
 ):
@@ -473,10 +473,10 @@ async def holder(
     listed = list_candidates(columns)
     if not has_label:
         assert ctx.me is not None
-        await ctx.me.send(other, LeafShare([leaves, gains]))
+        await ctx.me.send(other, TreeShare([leaves, gains]))
         return Grown(listed, picks, None, None)
     assert ctx.me is not None
-    message = await ctx.me.recv(other, LeafShare)
+    message = await ctx.me.recv(other, TreeShare)
     ctx.check_values(other, message.values, [(tuple(t.shape), t.dtype) for t in (leaves, gains)])
     return Grown(listed, picks, leaves + message.values[0], gains + message.values[1])
 

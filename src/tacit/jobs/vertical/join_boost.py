@@ -84,14 +84,21 @@ def encode_rows(
     label: str,
     config: JoinBoostConfig,
     categories: Sequence[str] = (),
+    keeps_missing: bool = False,
 ) -> TreeRows:
-    """A party's rows with an id, and a label if it has that column; missing values of others are kept."""
+    """A party's rows with an id, and a label if it has that column; missing values of others are kept.
+
+    `keeps_missing`: few missing values have a bin of their own, too: in a left join it is also about people
+    whom the party does not have.
+    """
     needed = [id, *([label] if label else [])]
     kept, notes = take_complete_rows(frame[[*needed, *columns]], who, id, needed=needed)
     if not len(kept):
         raise BadData(f"join.boost: the table of {who!r} has no complete rows.")
     x = kept[list(columns)]
     bins = OwnBins.fit(x, categories, config.bins, config.min_rows, who, most_levels=config.bins - 1)
+    if keeps_missing:
+        bins = OwnBins(bins.bins, tuple((*merge[:-1], len(merge) - 1) for merge in bins.merge))
     cells = torch.from_numpy(bins.encode(x).astype(np.int64))
     missing = to_tensor(bins.bins.widths)
     codes = torch.where(cells == missing, 0, cells + 1)
@@ -264,6 +271,11 @@ def make_terms(
     return terms
 
 
+def keeps_missing(terms: TreeTerms, who: str) -> bool:
+    """Whether missing values of this party's columns are also those of people whom it does not have."""
+    return terms.how == "left" and who == terms.names[1]
+
+
 def make_program(terms: TreeTerms, rows: TreeRows, policy: PsiPolicy | None = None) -> Any:
     """A party's program with its rows."""
     return functools.partial(
@@ -307,7 +319,9 @@ def boost_here(
     rows: dict[str, TreeRows] = {}
     for k, who in enumerate(terms.names):
         label = terms.label if k == terms.label_at else ""
-        rows[who] = encode_rows(frames[who], who, id, terms.columns[k], label, config, categories[who])
+        rows[who] = encode_rows(
+            frames[who], who, id, terms.columns[k], label, config, categories[who], keeps_missing(terms, who)
+        )
         programs[who] = make_program(terms, rows[who])
     ledger = Ledger()
     results = choose_runtime("join", runtime, all_stay=True).run_sync(programs, ledger=ledger)

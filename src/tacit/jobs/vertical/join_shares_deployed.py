@@ -41,7 +41,7 @@ from ...parties.party import Party
 from ...protocols.psi_policy import SHARES, refusal
 from .boost_parts import HelperPart
 from .join import describe, read_query
-from .join_boost import encode_rows, help_trees, make_program, make_terms, to_part
+from .join_boost import encode_rows, help_trees, keeps_missing, make_program, make_terms, to_part
 from .join_moments import Moments
 from .join_shares import (
     FAMILIES,
@@ -304,7 +304,14 @@ async def _grow(
     at = terms.names.index(me.name)
     label = terms.label if terms.label_at == at else ""
     rows = encode_rows(
-        whole, me.name, id, terms.columns[at], label, question.config, question.categories[me.name]
+        whole,
+        me.name,
+        id,
+        terms.columns[at],
+        label,
+        question.config,
+        question.categories[me.name],
+        keeps_missing(terms, me.name),
     )
     result = await make_program(terms, rows, policy_in(kit))(me)
     if result is None:
