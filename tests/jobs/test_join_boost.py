@@ -181,7 +181,7 @@ def test_the_result_is_that_of_boosted_trees(inner: JoinBoostResult, tmp_path: P
     assert "Boosted trees over a join that stays shared" in text
     with pytest.raises(BadParameter, match=r"kind is 'cover'; it must be 'gain', 'total_gain', 'weight'"):
         inner.importance("cover")
-    bank, shop = inner.parts.values()
+    shop, bank = inner.parts.values()
     assert bank.base is None
     assert shop.base is not None
     assert len(bank.splits) + len(shop.splits) == inner.leaves - inner.trees

@@ -446,7 +446,16 @@ async def holder(
     check_terms(settings)
     me.ledger.stamp(ASSUMES)
     rank = settings.names.index(me.name)
-    other = settings.names[1 - rank]
+    other, shape = settings.names[1 - rank], (settings.rows, len(settings.words))
+    if (
+        shares.match.shape != shares.present.shape
+        or shares.words.shape != shape
+        or len(shares.match) != shape[0]
+    ):
+        raise ProtocolError(
+            f"{me.name!r} has rows of another shape than {shape[0]} bins and {shape[1]} words. All parties "
+            "must run the same job."
+        )
     widths, is_category, has_missing = ([each[k] for each in layout] for k in range(3))
     mine = TreeLayout(settings.text(), widths, list(map(bool, is_category)), list(map(bool, has_missing)))
     await me.send([other, settings.helper], mine)

@@ -208,7 +208,7 @@ def read_trees(
             one = grown.candidates[place - 1]
             gain = 0 if grown.gains is None else int(grown.gains[t, (1 << level) - 1 + k]) + floor
             tree.left.append(size)
-            tree.owner.append(one.party)
+            tree.owner.append(int(one.party != terms.label_at))  # as `parties_of`
             tree.split.append(counts[one.party])
             tree.value.append(0.0)
             tree.gain.append(gain / unit * 4.0**exponent)
@@ -293,13 +293,18 @@ def make_program(terms: TreeTerms, rows: TreeRows, policy: PsiPolicy | None = No
     )
 
 
+def parties_of(terms: TreeTerms) -> tuple[str, str]:
+    """The holder of the label and the other party, as joint predictions take them."""
+    return terms.names[terms.label_at], terms.names[1 - terms.label_at]
+
+
 def to_part(
     result: Mapping[str, Any], who: str, terms: TreeTerms, bins: OwnBins, id: str, job: str = ""
 ) -> BoostPart:
     """A party's part of the trees, from what its program returned."""
     label = terms.label if terms.names.index(who) == terms.label_at else ""
-    holder = terms.names[terms.label_at]
-    return make_part(result, who, terms.names, holder, terms.helper, terms.objective, bins, 1, label, id, job)
+    parties = parties_of(terms)
+    return make_part(result, who, parties, parties[0], terms.helper, terms.objective, bins, 1, label, id, job)
 
 
 def refuse_few(terms: TreeTerms) -> QueryRefused:
@@ -327,7 +332,7 @@ def boost_here(
     results = choose_runtime("join", runtime, all_stay=True).run_sync(programs, ledger=ledger)
     if any(results[who] is None for who in terms.names):
         raise refuse_few(terms)
-    parts = {who: to_part(results[who], who, terms, rows[who].bins, id) for who in terms.names}
+    parts = {who: to_part(results[who], who, terms, rows[who].bins, id) for who in parties_of(terms)}
     notes = tuple(note for own in rows.values() for note in own.notes)
     people = len(rows[terms.names[0]].codes) if terms.how == "left" else None
     return JoinBoostResult(parts, ledger, None, notes, "shares", people)

@@ -41,7 +41,7 @@ from ...parties.party import Party
 from ...protocols.psi_policy import SHARES, refusal
 from .boost_parts import HelperPart
 from .join import describe, read_query
-from .join_boost import encode_rows, help_trees, keeps_missing, make_program, make_terms, to_part
+from .join_boost import encode_rows, help_trees, keeps_missing, make_program, make_terms, parties_of, to_part
 from .join_moments import Moments
 from .join_shares import (
     FAMILIES,
@@ -233,16 +233,9 @@ async def run_helper(me: Party, job: Mapping[str, Any], out: str, digest: str) -
     for k, (name, question) in enumerate(plan.boosts.items()):
         found = await help_trees(me.scope(f"boost {k}"), question.terms.to_dict())
         if found is not None:
-            terms = question.terms
-            part = HelperPart(
-                me.name,
-                terms.names,
-                terms.names[terms.label_at],
-                found["rows"],
-                digest,
-                found["mark"],
-                found["leaf_key"],
-            )
+            parties = parties_of(question.terms)
+            marks = found["mark"], found["leaf_key"]
+            part = HelperPart(me.name, parties, parties[0], found["rows"], digest, *marks)
             part.write(trees_folder(out, name))
 
 
