@@ -106,6 +106,29 @@ def test_a_first_party_with_the_weight_of_twenty_in_a_bin_passes_min_rows() -> N
     assert leaf == pytest.approx(0.3 * 20 * 6.0 / 21, abs=1e-4)  # her label follows
 
 
+def test_a_leaf_of_the_first_tree_tells_the_holder_of_the_label_its_size() -> None:
+    """What is stated: −η (n p − positives)/(n p (1 − p) + 1) fits few whole numbers n of at least min_rows."""
+    rows = make_rows(400)
+    terms = make_terms(rows, 0, trees=1, depth=1, min_rows=20, bins=12)
+    found = InProcess().run_sync(make_programs(terms, rows, base=0.3))["a"]
+    p = 1 / (1 + np.exp(-0.3))
+    one = found.candidates[found.picks[0][0][0] - 1]
+    assert one.party == 0  # only then the holder can check its guess
+    codes, y = rows.counted(terms)
+    starts = np.cumsum([0, *(c.width for c in rows.columns[0])])
+    column = one.column
+    left = torch.isin(codes[:, column], torch.tensor(one.cells) - int(starts[column]) + 1) ^ one.flips
+    leaf = float(found.leaves[0, 0]) / 2**SUM
+    fits = [
+        (n, positives)
+        for n in range(20, 401)
+        for positives in range(n + 1)
+        if abs(-0.3 * (n * p - positives) / (n * p * (1 - p) + 1) - leaf) < 2.0**-21
+    ]
+    assert (int(left.sum()), int(y[left].sum())) in fits
+    assert len(fits) < 5
+
+
 @pytest.mark.parametrize(
     ("alter", "text"),
     [

@@ -24,8 +24,10 @@ rows to the left, and costs the same.
 
 Opened to both: of each node which column of which party is split, after which of its cells, and on which side
 missing values are (the cells of a column are numbered; only its owner knows their bounds); or that no split
-is possible. To the holder of the label: the values of leaves and the gains. No sum, no count and no size of a
-node is opened. Each leaf has at least `min_rows` people who count, so no value is about fewer.
+is possible. To the holder of the label: the values of leaves and the gains. Sums and sizes of nodes are not
+opened, but they may follow: the first tree's gradients have two values, so that a leaf of a few hundred
+people has a value that fits few numbers of people and of labels. Each leaf has at least `min_rows` people who
+count, so no value is about fewer.
 
 Learns: the helper the settings and the layout. Semi-honest parties; the helper colludes with neither.
 """
@@ -79,8 +81,8 @@ ASSUMES = (
 )
 OPENED = (
     "OPENED: both parties learned which column of which party splits each node after which of its numbered "
-    "cells; neither thresholds, sums nor sizes of nodes. The holder of the label learned the values of "
-    "leaves and the gains of splits. Each leaf is about at least min_rows people of the join."
+    "cells, and no thresholds. The holder of the label learned the values of leaves and the gains of splits, "
+    "which may tell how many people a leaf has. Each leaf is about at least min_rows people of the join."
 )
 
 

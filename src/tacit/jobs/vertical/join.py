@@ -128,9 +128,9 @@ def join(
 
     `reveal`: "all" lets every party learn which of its own people the others have. "shares", of two parties,
     lets nobody learn who is matched, nor how many are. Its table also has `.count()`, `.enough(n)`,
-    `.describe()`, `.moments()` and `.regress(label, columns)`. `how`, with "shares": "inner" is about people
-    whom both have; "left" about all people of the first party, the second one's columns count as 0 for those
-    whom it does not have, and its column "matched" is 1 for the others.
+    `.describe()`, `.moments()`, `.regress(label, columns)` and `.boost(label, columns)`. `how`, with
+    "shares": "inner" is about people whom both have; "left" about all people of the first party, the second
+    one's columns count as 0 for those whom it does not have, and its column "matched" is 1 for the others.
     """
     import pandas as pd
 
