@@ -211,6 +211,21 @@ def test_columns_of_codes_are_categories_where_declared() -> None:
     np.testing.assert_allclose(found.predict(parts), expected.predict(frame), atol=1e-6)
 
 
+@pytest.mark.parametrize("label_at", ["bank", "shop"])
+@pytest.mark.parametrize("columns", [["cash", "age"], ["spent", "visits"]])
+def test_one_party_alone_may_have_the_columns(label_at: str, columns: list[str]) -> None:
+    frames = tables()
+    if label_at == "bank":
+        frames["bank"] = frames["bank"].merge(frames["shop"][["id", "late"]], on="id")
+        frames["shop"] = frames["shop"].drop(columns="late")
+    found = tacit.join(frames, on="id", reveal="shares").boost("late", columns, **OPTIONS)
+    _, parts = aligned(frames)
+    whole = frames["bank"].merge(frames["shop"], on="id")
+    expected, frame = pooled(found, whole, "late")
+    assert next(iter(found.parts)) == label_at
+    np.testing.assert_allclose(found.predict(parts), expected.predict(frame), atol=1e-6)
+
+
 def test_rare_levels_share_a_bin() -> None:
     frames = tables()
     frames["bank"]["city"] = np.random.default_rng(1).choice([f"city {k}" for k in range(30)], 400)

@@ -138,7 +138,7 @@ async def weight(ctx: RingContext, limits: SplitLimits, g: Tensor, h: Tensor) ->
         bits = (await ctx.sign(against)).bit
         for bit, before, after in zip(bits, edges, edges[1:]):
             up = up + bit * ((1 << (TOP - STEP - after)) - (1 << (TOP - STEP - before)))
-    scaled = await ctx.product(up.expand(2, *up.shape), torch.stack([d, g]), MUL)
+    scaled = await ctx.product(up.unsqueeze(0), torch.stack([d, g]), MUL)
     near = await ctx.truncate(scaled[0], TOP - NEAR)
     top = await ctx.truncate(scaled[1], TOP - FINE)
     found: Tensor = await mul(ctx, top, await _invert(ctx, near), bits=NEAR + FINE - SUM)
