@@ -39,6 +39,7 @@ from .join_shares_deployed import (
     asked_columns,
     gather_parts,
     has_figures,
+    has_trees,
     read_plan,
     run_helper,
     run_holder,
@@ -187,10 +188,12 @@ async def run_party(
     folder = Path(kit) / "join" if kit else None
     if is_shared:
         columns = entry.get("columns", ())
-        frame, notes = read_complete(me.name, file, entry, columns)
-        whole, more_notes = read_complete(me.name, file, entry, columns, needed=[entry["id"]])
-        if not has_figures(job):
-            frame, notes = whole, more_notes
+        # figures are about complete rows, trees about all
+        needed = None if has_figures(job) else [entry["id"]]
+        frame, notes = read_complete(me.name, file, entry, columns, needed=needed)
+        whole = frame
+        if needed is None and has_trees(job):
+            whole, _ = read_complete(me.name, file, entry, columns, needed=[entry["id"]])
         admit_match(me.name, kit, next(n for n in holders if n != me.name))
         admit_rows(folder, policy, digest, frame[entry["id"]].tolist(), "values")
         if folder is not None:

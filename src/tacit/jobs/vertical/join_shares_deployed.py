@@ -211,6 +211,10 @@ def has_figures(job: Mapping[str, Any]) -> bool:
     return read_plan(job, 1).has_figures
 
 
+def has_trees(job: Mapping[str, Any]) -> bool:
+    return bool(read_plan(job, 1).boosts)
+
+
 def admit_match(me: str, kit: str, other: str) -> None:
     """Refuse or count a match that stays shared, by the [psi] table of this party's policy."""
     policy = policy_in(kit)
