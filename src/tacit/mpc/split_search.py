@@ -13,8 +13,8 @@ Sums of gradients and Hessians have 24 fractional bits. D = H + λ is scaled by 
 | score             | 24 − t          | 4 (1 + |w|) units + 2^-21 (score + |G|)  |
 
 with t = log₂(rows) − 6, at least 0, so that scores of all rows fit. A split needs a gain of 32 units, below
-which it would be rounding. Of equal gains rounding chooses, unless they belong to one cut with missing values
-right or left and no row has one: left must be better by 32 units.
+which it would be rounding. Of two gains that differ by at most 32 units the earlier split is taken, so that
+of equal gains the first one wins; missing values go left only if that is better by 32 units more.
 
 A gain where a side has too few rows, or too small a sum of Hessians, is replaced by 0 on shares; its number
 may be outside the range. The largest gain is found by a tournament; ⌈log₂(candidates)⌉ comparisons.
@@ -177,7 +177,7 @@ async def search(
     total: Tensor,
     floor: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """([place], [gain above the floor]) of the best split of each node; place 0 and gain 0: none.
+    """([place], [gain above the floor]) of the best split of each node; place 0: none, without a gain.
 
     `sums`: channels × nodes × cells, G, H and rows; `total`: channels × nodes; `floor`: a shared number with
     `limits.gain_bits` fractional bits. Place k is candidate k − 1.
@@ -191,8 +191,8 @@ async def search(
     unit = ctx.public(candidates.flips * NOISE, left)
     value = of_sides[0] + of_sides[1] - scores[count:].unsqueeze(-1) - floor - unit
     value = await ctx.product(await _allowed(ctx, limits, sides), value, MUL)
-    value = torch.cat([torch.zeros_like(value[:, :1]), value], 1)
-    return await _largest(ctx, value)
+    none = ctx.public(torch.full(value[:, :1].shape, -NOISE), value)  # less than any split above the floor
+    return await _largest(ctx, torch.cat([none, value], 1))
 
 
 async def _allowed(ctx: RingContext, limits: SplitLimits, sides: Tensor) -> Tensor:
@@ -209,13 +209,13 @@ async def _allowed(ctx: RingContext, limits: SplitLimits, sides: Tensor) -> Tens
 
 
 async def _largest(ctx: RingContext, value: Tensor) -> tuple[Tensor, Tensor]:
-    """([place], [largest value]) along the last dimension; of equal values the first wins."""
+    """([place], [largest value]) along the last dimension; of values within NOISE the first wins."""
     place = ctx.public(torch.arange(value.shape[-1], device=value.device), value).expand(value.shape)
     while value.shape[-1] > 1:
         pairs = value.shape[-1] // 2
         (a, b), (i, j) = ((t[..., 0 : 2 * pairs : 2], t[..., 1 : 2 * pairs : 2]) for t in (value, place))
-        result = await ctx.sign(a - b)
+        result = await ctx.sign(a - b + ctx.public(torch.full(a.shape, NOISE), a))
         best = j + await ctx.product(result.bit, i - j, MUL)
-        value = torch.cat([b + result.positive, value[..., 2 * pairs :]], -1)
+        value = torch.cat([b + result.positive - NOISE * result.bit, value[..., 2 * pairs :]], -1)
         place = torch.cat([best, place[..., 2 * pairs :]], -1)
     return place[..., 0], value[..., 0]
