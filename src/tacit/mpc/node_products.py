@@ -17,7 +17,8 @@ from torch import Tensor
 
 from .beaver import MaskedFactor, MaskedFactors
 from .context import RingContext
-from .dealer import Parts, Request, Values
+from .dealer import Request, Values
+from .tape import Parts
 
 Factor = MaskedFactor[Tensor]
 

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from ..parties.message import Message
 from .context import RingContext
-from .dealer import Parts, Request, Values
+from .dealer import Request, Values
+from .tape import Parts
 
 MOST_BITS = 8
 
