@@ -18,6 +18,7 @@ from tacit.audit import poisoning
 from tacit.config.boost import BoostConfig
 from tacit.config.compare import CompareConfig
 from tacit.config.infer import InferParty, InferSettings
+from tacit.config.join_boost import JoinBoostConfig
 from tacit.config.pate import PateSettings
 from tacit.config.private import PrivateConfig
 from tacit.config.train import OPTIONS
@@ -181,6 +182,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "regress-party": lambda: keys(RegressParty),
     "join-job": lambda: keys(JoinSettings),
     "join-party": lambda: keys(JoinParty),
+    "join-boost": lambda: keys(JoinBoostConfig),
     "link-job": lambda: keys(LinkSettings),
     "link-party": lambda: keys(LinkParty),
     "ftl-party": lambda: keys(TransferParty),

@@ -41,6 +41,7 @@ class OwnBins:
         min_rows: int,
         who: str,
         missing_codes: Mapping[str, Sequence[str]] | None = None,
+        most_levels: int = MOST_LEVELS,
     ) -> OwnBins:
         """Find cuts by quantiles, and levels, of these rows. `missing_codes` are kept for rows to predict."""
         known = list(map(str, frame.columns))
@@ -59,7 +60,7 @@ class OwnBins:
                 if name not in categories:
                     refuse_mixed(column, who)
                 counts = column.dropna().map(text_of).value_counts()
-                kept = [str(v) for v, n in counts.items() if n >= min_rows][:MOST_LEVELS]
+                kept = [str(v) for v, n in counts.items() if n >= min_rows][:most_levels]
                 feature = Feature(name, levels=tuple(sorted(kept, key=_natural)), missing=codes)
             else:
                 feature = Feature(name, _cuts(numbers(frame, name), most, min_rows), missing=codes)

@@ -47,6 +47,11 @@ def _lines(value: dict[str, Any]) -> Iterable[str]:
         if question["what"] in ("describe", "regress"):
             yield from _moments(question)
             continue
+        if question["what"] == "boost":
+            trees, name = question["trees"], question["name"]
+            grown = "not grown (too few people)" if trees is None else f"{trees} trees, {question['folder']}"
+            yield f"{name}: boost: {grown}"
+            continue
         for group, people, figures in zip(question["groups"], question["people"], question["figures"]):
             limits = [f" above {t:g}" for t in question["above"]] or [""]
             for limit, figure in zip(limits, figures):

@@ -23,6 +23,7 @@ from ..parameters import bad, choice, component, from_fields, from_table, hold_t
 from ..protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ..protocols.splitnn_parts import MERGES
 from . import toml
+from .join_boost import JOIN_BOOST_OPTIONS
 
 LEARNING_RATES = {"sgd": 0.1, "adam": 0.01}
 OPTIMIZERS = tuple(LEARNING_RATES)
@@ -245,8 +246,9 @@ class RegressParty(MatchedParty):
 def _take_questions(value: Any, where: str) -> Any:
     if not isinstance(value, list) or not value or not all(isinstance(v, dict) for v in value):
         raise bad(where, "queries", value, "one or more tables, [[join.queries]]")
-    known = ("name", "what", "of", "above", "by", "people", "family")
-    whats = ("total", "count", "enough", "describe", "regress")
+    of_trees = (*JOIN_BOOST_OPTIONS, "categories")
+    known = ("name", "what", "of", "above", "by", "people", "family", *of_trees)
+    whats = ("total", "count", "enough", "describe", "regress", "boost")
     names = [v.get("name") for v in value]
     for table in value:
         unknown = [key for key in table if key not in known]
@@ -255,8 +257,15 @@ def _take_questions(value: Any, where: str) -> Any:
         if not isinstance(table.get("name"), str) or names.count(table["name"]) > 1:
             raise bad(where, "queries", table.get("name"), "a different name for each question")
         if table.get("what") not in whats:
-            allowed = "'total' or 'count'; with reveal = 'shares' also 'enough', 'describe' or 'regress'"
+            allowed = (
+                "'total' or 'count'; with reveal = 'shares' also 'enough', 'describe', 'regress' or 'boost'"
+            )
             raise bad(where, f"what of {table['name']!r}", table.get("what"), allowed)
+        others = [key for key in of_trees if key in table and table["what"] != "boost"]
+        if others:
+            raise bad(
+                where, f"{others[0]} of {table['name']!r}", table[others[0]], "left out without 'boost'"
+            )
     return value
 
 
@@ -271,9 +280,9 @@ class JoinSettings:
     queries: Any = component(
         (),
         _take_questions,
-        doc="tables with name, what (total or count; with shares also enough, describe or regress), of "
-        "(columns), above (thresholds), by (a category), people (with enough: how many) and family (of a "
-        "regression: gaussian or binomial)",
+        doc="tables with name, what (total or count; with shares also enough, describe, regress or boost), "
+        "of (columns), above (thresholds), by (a category), people (with enough: how many), family (of a "
+        "regression: gaussian or binomial), and with boost its options and categories",
     )
 
 

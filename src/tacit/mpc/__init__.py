@@ -10,7 +10,8 @@ state · `beaver` products · `truncate` · `compare` · `functions` · `model` 
 branches · `operators`, `tensor` shared tensors.
 
 Joins: `joined` figures over matched people · `equality`, `shared_join` whose membership stays shared ·
-`shared_moments`, `shared_logistic` models of them.
+`shared_moments`, `shared_logistic` models of them · `shared_trees` boosted trees (`one_hot`, `node_products`,
+`split_search`).
 
 Transformers: `export` modules by torch.export · `operations` on them · `program` what they become ·
 `lookup` token ids · `recurrent` LSTM, GRU.

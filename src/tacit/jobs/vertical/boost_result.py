@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class VerticalBoostResult(JobResult):
     """
 
     title = "Boosted trees over columns of several parties"
-    facts = (
+    facts: ClassVar[tuple[str, ...]] = (
         "objective",
         "label",
         "rows",

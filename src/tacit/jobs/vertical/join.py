@@ -128,9 +128,9 @@ def join(
 
     `reveal`: "all" lets every party learn which of its own people the others have. "shares", of two parties,
     lets nobody learn who is matched, nor how many are. Its table also has `.count()`, `.enough(n)`,
-    `.describe()`, `.moments()` and `.regress(label, columns)`. `how`, with "shares": "inner" is about people
-    whom both have; "left" about all people of the first party, the second one's columns count as 0 for those
-    whom it does not have, and its column "matched" is 1 for the others.
+    `.describe()`, `.moments()`, `.regress(label, columns)` and `.boost(label, columns)`. `how`, with
+    "shares": "inner" is about people whom both have; "left" about all people of the first party, the second
+    one's columns count as 0 for those whom it does not have, and its column "matched" is 1 for the others.
     """
     import pandas as pd
 
@@ -143,7 +143,7 @@ def join(
     check_how(how, reveal, len(parties))
     if columns is not None and (not isinstance(columns, Mapping) or set(columns) - set(parties)):
         raise bad("join", "columns", columns, 'the columns of each party, like {"bank_a": ["cash"]}')
-    tables, notes = {}, list[str]()
+    tables, whole, notes = {}, {}, list[str]()
     for who, frame in parties.items():
         if not isinstance(frame, pd.DataFrame) or on not in frame.columns:
             raise bad(
@@ -154,10 +154,11 @@ def join(
         if missing:
             known = nearest(missing[0], list(map(str, frame.columns)))
             raise BadData(f"the table of {who!r} has no column {missing[0]!r}. {known}")
-        tables[who], more = take_complete_rows(frame[[on, *kept]], who, on)
+        whole[who] = frame[[on, *kept]]
+        tables[who], more = take_complete_rows(whole[who], who, on)
         notes += more
     if reveal == "shares":
-        return join_shares(tables, on, how, decimals, minimum, notes, runtime)
+        return join_shares(tables, on, how, decimals, minimum, notes, runtime, whole)
     shared = align({who: t[on].tolist() for who, t in tables.items()}, runtime=runtime)
     ledger = Ledger()
     ledger.merge(shared.ledger)

@@ -34,7 +34,16 @@ from ...protocols.splitnn_terms import Asked
 from .join import MATCHED as MATCHED_PEOPLE
 from .join import describe, groups_of, measure, read_query
 from .join_shares import check_how
-from .join_shares_deployed import admit_match, asked_columns, read_plan, run_helper, run_holder
+from .join_shares_deployed import (
+    admit_match,
+    asked_columns,
+    gather_parts,
+    has_figures,
+    has_trees,
+    read_plan,
+    run_helper,
+    run_holder,
+)
 from .regress_deployed import check_matched, match_rows, read_complete, roles
 from .regress_policy import admit_rows
 from .split_deployed import check_same_job, job_digest, read_as, run_everyone, run_with_party_kit
@@ -169,7 +178,7 @@ async def run_party(
         check_policy(policy, me.name, _terms(job, joined.PEOPLE), more)
     await check_same_job(me, parties, digest, wait)
     if me.name == helper and is_shared:
-        await run_helper(me, job)
+        await run_helper(me, job, out, digest)
         return {"people": None, "answers": [], "folder": "", "notes": []}
     if me.name == helper:
         rows = (await me.recv(holders[0], Asked)).rows
@@ -178,12 +187,19 @@ async def run_party(
     entry = parties[me.name]
     folder = Path(kit) / "join" if kit else None
     if is_shared:
-        frame, notes = read_complete(me.name, file, entry, entry.get("columns", ()))
+        columns = entry.get("columns", ())
+        # figures are about complete rows, trees about all
+        needed = None if has_figures(job) else [entry["id"]]
+        frame, notes = read_complete(me.name, file, entry, columns, needed=needed)
+        whole = frame
+        if needed is None and has_trees(job):
+            whole, _ = read_complete(me.name, file, entry, columns, needed=[entry["id"]])
         admit_match(me.name, kit, next(n for n in holders if n != me.name))
         admit_rows(folder, policy, digest, frame[entry["id"]].tolist(), "values")
         if folder is not None:
             admit_thresholds(folder, _terms(job, joined.PEOPLE))
-        answers = await run_holder(me, job, frame, kit)
+        answers = await run_holder(me, job, frame, whole, kit, out, digest)
+        notes = [*notes, *(note for a in answers for note in a.pop("notes", ()))]
         people = len(frame) if settings["how"] == "left" and me.name == holders[0] else None
         return _write(me, out, {"people": people, "answers": answers, "notes": notes})
     frame, notes, _ = await match_rows(me, file, entry, holders, kit, entry.get("columns", ()))
@@ -227,7 +243,11 @@ def run_here(
     holders, _ = roles(job["parties"])
     results = run_everyone("join", path, job, run_party, out, runtime, ledger)
     notes = list(dict.fromkeys(n for r in results.values() for n in r["notes"]))
-    return {**results[holders[0]], "folder": str(out), "notes": notes}
+    found = {**results[holders[0]], "folder": str(out), "notes": notes}
+    for answer in found["answers"]:
+        if answer.get("trees"):
+            answer["folder"] = str(gather_parts(out, answer["name"]))
+    return found
 
 
 def take_part(

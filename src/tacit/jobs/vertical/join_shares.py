@@ -20,13 +20,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...config.join_boost import JOIN_BOOST_OPTIONS, JoinBoostConfig
+from ...config.signature import with_options
 from ...data.identifiers import identify
 from ...errors import BadData, QueryRefused
 from ...mpc import joined, shared_join, shared_logistic, shared_moments
 from ...mpc.joined import JoinQuery
 from ...mpc.shared_join import CODE, HOWS, MATCHED, SCORE, VALUE, SharedTerms
 from ...mpc.shared_moments import ColumnScale
-from ...parameters import bad, nearest
+from ...parameters import bad, check, nearest
 from ...parties.ledger import Ledger
 from ...parties.party import Party
 from ...protocols import psi
@@ -38,6 +40,8 @@ from .join_moments import JoinRegression, Moments
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from .join_boost import JoinBoostResult
 
 SHARED = (
     "MEMBERSHIP STAYS SHARED: no party learned which people both have, nor how many. Figures about fewer "
@@ -69,6 +73,8 @@ class SecretTable(SharedTable):
     people: int | None  # type: ignore[assignment]
     _terms: SharedTerms | None = field(repr=False, default=None)
     _sides: dict[str, Side] = field(repr=False, default_factory=dict)
+    _whole: dict[str, pd.DataFrame] = field(repr=False, default_factory=dict)  # with ids and missing values
+    _on: str = ""
 
     def count(self, by: str | None = None) -> Any:
         """Return how many people the join has, as `total`; None or NaN: fewer than `minimum`."""
@@ -151,6 +157,59 @@ class SecretTable(SharedTable):
         fit = found.finish_logistic(name, result)
         self.answers.append({"what": "regress", "people": fit.people, "terms": fit.table.to_dict("index")})
         return fit
+
+    @with_options(JOIN_BOOST_OPTIONS)
+    def boost(
+        self,
+        label: str,
+        columns: Sequence[str] | None = None,
+        *,
+        categories: Sequence[str] = (),
+        **options: Any,
+    ) -> JoinBoostResult:
+        """Grow boosted trees that predict one column from others ("party.column"; None: all others).
+
+        Both parties learn which column is split where, by the number of its bin; the label's holder the
+        values of leaves and the gains. Nobody learns who is matched, sums or sizes of nodes. `categories`:
+        columns of codes that are not numbers. Rows with missing values take part.
+        """
+        from .join_boost import boost_here, make_terms
+
+        config = check(JoinBoostConfig(**options), "join.boost")
+        assert self._terms is not None
+        names, name = self._terms.names, self._full_name(label)
+        known = [f"{who}.{c}" for who, t in self._tables.items() for c in t.columns]
+        if isinstance(columns, str) or isinstance(categories, str):
+            raise bad("join.boost", "columns", columns, "a list of columns")
+        full = [c for c in known if c != name] if columns is None else list(map(self._full_name, columns))
+        if name in full or len(set(full)) < len(full):
+            raise bad("join.boost", "columns", full, "each column once, without the label")
+        coded = [self._full_name(c) for c in categories]
+        for one in coded:
+            if one not in full:
+                raise bad("join.boost", "categories", one, "one of the columns")
+        picked = [[c for c in self._tables[who].columns if f"{who}.{c}" in full] for who in names]
+        holder = next(who for who in names if any(name == f"{who}.{c}" for c in self._tables[who].columns))
+        terms = make_terms(
+            (names[0], names[1]),
+            HELPER,
+            self._terms.how,
+            self._terms.minimum,
+            (picked[0], picked[1]),
+            (holder, name.removeprefix(f"{holder}.")),
+            config,
+        )
+        found = boost_here(
+            self._whole,
+            self._on,
+            terms,
+            config,
+            {who: [c for c in self._whole[who].columns if f"{who}.{c}" in coded] for who in names},
+            self._runtime,
+        )
+        self.ledger.merge(found.ledger)
+        self.answers.append({"what": "boost", "label": name, "trees": found.trees, "leaves": found.leaves})
+        return found
 
     def _run_moments(
         self,
@@ -251,8 +310,9 @@ def join_shares(
     minimum: int,
     notes: Sequence[str],
     runtime: Any,
+    whole: Mapping[str, pd.DataFrame],
 ) -> SecretTable:
-    """Match two parties' complete tables; every row has an id of its own."""
+    """Match two parties' complete tables; every row has an id of its own. `whole`: with incomplete rows."""
     names = tuple(tables)
     first, second = (tables[n] for n in names)
     sets = {n: identify(t[on].tolist(), f"the ids of {n!r}") for n, t in tables.items()}
@@ -281,7 +341,20 @@ def join_shares(
     people = len(first) if how == "left" else None
     sizes = {n: len(t) for n, t in tables.items()}
     return SecretTable(
-        people, sizes, ledger, tuple(notes), [], plain, decimals, minimum, runtime, {}, terms, sides
+        people,
+        sizes,
+        ledger,
+        tuple(notes),
+        [],
+        plain,
+        decimals,
+        minimum,
+        runtime,
+        {},
+        terms,
+        sides,
+        dict(whole),
+        on,
     )
 
 

@@ -12,27 +12,36 @@ helper.
 The first party of the file keeps its ids in bins (`psi_circuit.py`). No party knows who is matched, so none
 can tell whether the people of two jobs differ by few: each counts its jobs (`queries_per_day`), and refuses
 one about a table of its own that differs from an earlier one by few rows.
+
+A question with what = "boost" grows trees (`join_boost.py`), with a match of its own; each party's part of
+them is written to a folder of its own, and the helper's too, so that they can predict together.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...config.join_boost import JOIN_BOOST_OPTIONS, JoinBoostConfig
 from ...data.identifiers import identify
 from ...errors import QueryRefused, TacitError
+from ...files import write_atomic
 from ...mpc import shared_join, shared_logistic, shared_moments
 from ...mpc.joined import JoinQuery
 from ...mpc.shared_join import CODE, SCORE, VALUE, SharedTerms
-from ...parameters import bad
+from ...mpc.shared_trees import TreeTerms
+from ...parameters import bad, check
 from ...parties.message import Message
 from ...parties.party import Party
 from ...protocols.psi_policy import SHARES, refusal
+from .boost_parts import HelperPart
 from .join import describe, read_query
+from .join_boost import encode_rows, help_trees, keeps_missing, make_program, make_terms, parties_of, to_part
 from .join_moments import Moments
 from .join_shares import (
     FAMILIES,
@@ -49,12 +58,14 @@ from .join_shares import (
 )
 from .query_log import QUERIES, QueryLog
 from .regress_deployed import roles
+from .split import folder_of
 from .split_deployed import policy_in
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOMENTS = ("describe", "regress")
+BOOST = "boost"
 
 
 class LogisticFollows(Message, reveals="whether a logistic regression follows, because enough are matched"):
@@ -67,6 +78,21 @@ class SharesPlan:
 
     terms: SharedTerms
     moments: dict[str, tuple[list[str], list[str]]]
+    boosts: dict[str, TreesQuestion]
+
+    @property
+    def has_figures(self) -> bool:
+        """Whether there is a question about figures; trees have a match of their own."""
+        return bool(self.terms.queries or self.moments)
+
+
+@dataclasses.dataclass(frozen=True)
+class TreesQuestion:
+    """Boosted trees: `categories` are columns of codes, by party."""
+
+    terms: TreeTerms
+    config: JoinBoostConfig
+    categories: dict[str, list[str]]
 
 
 def read_plan(job: Mapping[str, Any], bins: int) -> SharesPlan:
@@ -80,7 +106,11 @@ def read_plan(job: Mapping[str, Any], bins: int) -> SharesPlan:
     queries: list[JoinQuery] = []
     words: dict[tuple[str, str], None] = {}
     moments: dict[str, tuple[list[str], list[str]]] = {}
+    boosts: dict[str, TreesQuestion] = {}
     for q in settings["queries"]:
+        if q["what"] == BOOST:
+            boosts[q["name"]] = read_trees_question(q, settings, (first, second), helper, columns)
+            continue
         if q["what"] in MOMENTS:
             found = read_query("total", q.get("of", ()), None, None, columns, settings["decimals"])
             sides = [c for w, c, _ in found.of if w == first], [c for w, c, _ in found.of if w == second]
@@ -127,7 +157,40 @@ def read_plan(job: Mapping[str, Any], bins: int) -> SharesPlan:
     shared_join.check_shared(terms)
     for first_columns, second_columns in moments.values():
         shared_moments.check_columns(terms, len(first_columns), second_columns)
-    return SharesPlan(terms, moments)
+    return SharesPlan(terms, moments, boosts)
+
+
+def read_trees_question(
+    q: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    names: tuple[str, str],
+    helper: str,
+    columns: Mapping[str, Sequence[str]],
+) -> TreesQuestion:
+    """A question with what = "boost": `of` has the label first."""
+
+    def resolve(words: Any) -> list[tuple[str, str]]:
+        found = read_query("total", words, None, None, columns, settings["decimals"]).of
+        if any(sign < 0 for _, _, sign in found):
+            raise bad("join", f"of {q['name']!r}", list(words), "columns, without -")
+        return [(who, c) for who, c, _ in found]
+
+    of = list(q.get("of", ()))
+    label, used = resolve(of[:1]), resolve(of)
+    if len(label) != 1 or len(used) < 2:
+        raise bad("join", f"of {q['name']!r}", of, "the label, PARTY.column, then at least one column")
+    for key in ("above", "by", "people", "family"):
+        if key in q:
+            raise bad("join", f"{key} of {q['name']!r}", q[key], "left out with 'boost'")
+    options = {key: q[key] for key in JOIN_BOOST_OPTIONS if key in q}
+    config = check(JoinBoostConfig(**options), f"join, {q['name']!r}")
+    first, second = ([c for who, c in used if who == n and (who, c) != label[0]] for n in names)
+    coded = resolve(q["categories"]) if q.get("categories") else []
+    for who, c in coded:
+        if (who, c) not in used or (who, c) == label[0]:
+            raise bad("join", f"categories of {q['name']!r}", f"{who}.{c}", "columns of the question")
+    terms = make_terms(names, helper, settings["how"], settings["minimum"], (first, second), label[0], config)
+    return TreesQuestion(terms, config, {n: [c for who, c in coded if who == n] for n in names})
 
 
 def logistic_questions(job: Mapping[str, Any]) -> set[str]:
@@ -135,9 +198,21 @@ def logistic_questions(job: Mapping[str, Any]) -> set[str]:
 
 
 def asked_columns(job: Mapping[str, Any], me: str) -> set[str]:
-    """This party's columns that a question about moments opens something of."""
+    """This party's columns that a question about moments or trees opens something of."""
     plan, (holders, _) = read_plan(job, 1), roles(job["parties"])
-    return {c for sides in plan.moments.values() for c in sides[holders.index(me)]}
+    at = holders.index(me)
+    found = {c for sides in plan.moments.values() for c in sides[at]}
+    for question in plan.boosts.values():
+        found |= {*question.terms.columns[at], *([question.terms.label] * (question.terms.label_at == at))}
+    return found
+
+
+def has_figures(job: Mapping[str, Any]) -> bool:
+    return read_plan(job, 1).has_figures
+
+
+def has_trees(job: Mapping[str, Any]) -> bool:
+    return bool(read_plan(job, 1).boosts)
 
 
 def admit_match(me: str, kit: str, other: str) -> None:
@@ -154,8 +229,35 @@ def admit_match(me: str, kit: str, other: str) -> None:
             raise refusal("queries_per_day", me) from None
 
 
-async def run_helper(me: Party, job: Mapping[str, Any]) -> None:
+async def run_helper(me: Party, job: Mapping[str, Any], out: str, digest: str) -> None:
+    """The helper; its parts of trees are written to `out`, so that it can help to predict."""
     plan = read_plan(job, 1)
+    if plan.has_figures:
+        await _help_figures(me, job, plan)
+    for k, (name, question) in enumerate(plan.boosts.items()):
+        found = await help_trees(me.scope(f"boost {k}"), question.terms.to_dict())
+        if found is not None:
+            parties = parties_of(question.terms)
+            marks = found["mark"], found["leaf_key"]
+            part = HelperPart(me.name, parties, parties[0], found["rows"], digest, *marks)
+            part.write(trees_folder(out, name))
+
+
+def trees_folder(out: str | Path, name: str) -> Path:
+    """Where a party keeps its part of the trees of a question."""
+    return Path(out) / f"boost-{folder_of(name, 0)}"
+
+
+def gather_parts(out: str | Path, name: str) -> Path:
+    """Move all parties' parts of a question into one folder, where `tacit predict` looks for them."""
+    folder = trees_folder(out, name)
+    folder.mkdir()
+    for part in sorted(Path(out).glob(f"*/{folder.name}")):
+        part.rename(folder / part.parent.name)
+    return folder
+
+
+async def _help_figures(me: Party, job: Mapping[str, Any], plan: SharesPlan) -> None:
     bins = await help_match(me, plan.terms.names)
     plan = read_plan(job, bins)
     if plan.terms.queries:
@@ -171,11 +273,57 @@ async def run_helper(me: Party, job: Mapping[str, Any]) -> None:
 
 
 async def run_holder(
-    me: Party, job: Mapping[str, Any], frame: pd.DataFrame, kit: str
+    me: Party,
+    job: Mapping[str, Any],
+    frame: pd.DataFrame,
+    whole: pd.DataFrame,
+    kit: str,
+    out: str,
+    digest: str,
 ) -> list[dict[str, Any]]:
-    """Match this party's complete rows, and answer the job's questions."""
+    """Answer the job's questions: figures about this party's complete rows, trees about all (`whole`)."""
+    queries, plan = job["join"]["queries"], read_plan(job, 1)
+    results = await _answer_figures(me, job, plan, frame, kit) if plan.has_figures else {}
+    for k, (name, question) in enumerate(plan.boosts.items()):
+        query = next(q for q in queries if q["name"] == name)
+        plain = {"what": BOOST, "of": list(query["of"]), "people": None}
+        id = job["parties"][me.name]["id"]
+        found = await _grow(me.scope(f"boost {k}"), question, whole, id, kit, trees_folder(out, name), digest)
+        results[name] = plain | found
+    return [{"name": q["name"], **results[q["name"]]} for q in queries]
+
+
+async def _grow(
+    me: Party, question: TreesQuestion, whole: pd.DataFrame, id: str, kit: str, folder: Path, digest: str
+) -> dict[str, Any]:
+    """Grow the trees of a question and write this party's part."""
+    terms = question.terms
+    at = terms.names.index(me.name)
+    label = terms.label if terms.label_at == at else ""
+    rows = encode_rows(
+        whole,
+        me.name,
+        id,
+        terms.columns[at],
+        label,
+        question.config,
+        question.categories[me.name],
+        keeps_missing(terms, me.name),
+    )
+    result = await make_program(terms, rows, policy_in(kit))(me)
+    if result is None:
+        return {"trees": None, "folder": "", "notes": list(rows.notes)}
+    part = to_part(result, me.name, terms, rows.bins, id, digest)
+    part.write(folder)
+    write_atomic(folder / "ledger.json", json.dumps(me.ledger.to_dict(), indent=1))
+    return {"trees": len(part.trees), "folder": str(folder), "notes": list(rows.notes)}
+
+
+async def _answer_figures(
+    me: Party, job: Mapping[str, Any], plan: SharesPlan, frame: pd.DataFrame, kit: str
+) -> dict[str, dict[str, Any]]:
+    """Match this party's complete rows, and answer the questions about figures."""
     settings, entry = job["join"], job["parties"][me.name]
-    plan = read_plan(job, 1)
     names, helper = plan.terms.names, plan.terms.helper
     me.ledger.stamp(SHARED)
     digests = identify(frame[entry["id"]].tolist(), f"the ids of {me.name!r}").digests
@@ -197,13 +345,13 @@ async def run_holder(
         )
         scope = me.scope("figures")
         figures = await shared_join.holder(scope, plan.terms.to_dict(), side.rows, measures, own_groups)
-        asked = [q["name"] for q in settings["queries"] if q["what"] not in MOMENTS]
+        asked = [q["name"] for q in settings["queries"] if q["what"] not in (*MOMENTS, BOOST)]
         for name, query, result in zip(asked, plan.terms.queries, figures):
             results[name] = describe(query, result, settings["decimals"])
     for k, (name, columns) in enumerate(plan.moments.items()):
         query = next(q for q in settings["queries"] if q["name"] == name)
         results[name] = await _answer_moments(me.scope(f"moments {k}"), plan, table, side, columns, query)
-    return [{"name": q["name"], **results[q["name"]]} for q in settings["queries"]]
+    return results
 
 
 async def _answer_moments(
