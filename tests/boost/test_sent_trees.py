@@ -9,7 +9,7 @@ import pytest
 
 from tacit.boost import kernels, trees
 from tacit.boost.objectives import OBJECTIVES
-from tacit.boost.rows import RowState
+from tacit.boost.rows import UNITS, RowState
 from tacit.errors import BadData
 from tests.boost.test_trees import BINS, rows_of, small_tree
 
@@ -114,3 +114,22 @@ def test_what_is_no_tree_is_refused_as_it_is_sent(numba, monkeypatch):
     with pytest.raises(BadData, match="at most 1 are expected"):
         trees.SentTrees(np.frombuffer(bytearray(good * 2), np.uint8), BINS, 1)
     assert trees.SentTrees(np.frombuffer(bytearray(good * 2), np.uint8), BINS, 2).sizes == [n, n]
+
+
+def test_compiled_gradients_are_those_of_the_objective():
+    """Bit for bit, clipped ones and the smallest Hessian included."""
+    state, _ = state_of(500)
+    rng = np.random.default_rng(7)
+    state.margin = np.concatenate(
+        [rng.normal(size=(490, 1)) * 5, [[40.0], [-40.0], [0.0], [-0.0], [800.0]] * 2]
+    )
+    state.weight = rng.random(500) * 3
+    scale = 2.0**25, 2.0**40
+    expected = [
+        kernels.to_integers(values, state.weight, s, UNITS)
+        for values, s in zip(state.objective.gradients(state.margin, state.y), scale)
+    ]
+    for found, values in zip(state.gradients(scale), expected):
+        assert found.dtype == values.dtype
+        assert np.array_equal(found, values)
+    assert abs(expected[1]).max() == UNITS

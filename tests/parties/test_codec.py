@@ -370,3 +370,33 @@ def test_text_without_utf8_and_wrong_optional_values_are_refused_at_the_sender()
         with pytest.raises(ProtocolError, match=reason):
             encode(Everything(**{**good, **change}))
     assert decode(encode(Everything(**{**good, "rate": 3})), Everything).rate == 3.0
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 1000])
+def test_a_vector_of_bytes_has_the_frame_that_any_message_has(n):
+    """It is encoded and read in fewer calls."""
+    for vector in (torch.arange(n).to(torch.uint8), torch.arange(2 * n).to(torch.uint8)[::2], torch.ones(n)):
+        message = Vector(vector)
+        frame = encode(message)
+        assert frame == b"".join(encode_parts(message))
+        assert decode(frame, Vector) == message
+        own = bytearray(frame)
+        assert decode(own, (Count, Vector), reuse=True) == message
+
+
+def test_a_damaged_vector_of_bytes_is_refused_with_the_reason():
+    """Its head is remembered, and every frame is checked against it."""
+    good = encode(Vector(torch.arange(13).to(torch.uint8)))
+    assert len(good) % 8 == 0
+    assert decode(good, Vector).w.tolist() == list(range(13))
+    for bad, why in (
+        (good[:-8], "are left"),
+        (good + bytes(8), "followed by 8 unexpected bytes"),
+        (good[:-1] + b"\1", "not padded with zeros"),
+    ):
+        with pytest.raises(BadFrame, match=why):
+            decode(bad, Vector)
+    with pytest.raises(BadFrame, match="expected Count"):
+        decode(good, Count)
+    with pytest.raises(ProtocolError, match="more than the 64"):
+        encode(Vector(torch.zeros(100, dtype=torch.uint8)), 64)

@@ -384,3 +384,42 @@ def test_only_the_very_same_frame_is_known():
     other = encode(PartyNumber(1))
     shared.keep(other, decode(other, PartyNumber))  # not declared as read-only
     assert shared.find(other, (PartyNumber,)) is None
+
+
+def test_an_inbox_gives_the_messages_of_one_sender_in_order():
+    """Also those that came before it, and none that another task of the party took."""
+
+    async def sender(me):
+        for n in range(4):
+            await me.send("b", PartyNumber(n))
+            await me.clock.sleep(1)
+
+    async def receiver(me):
+        await me.clock.sleep(1.5)  # two are there
+        found = []
+        with me.listen("a", PartyNumber) as inbox:
+            found.append((await inbox.next()).n)
+            found.append((await me.recv("a", PartyNumber)).n)
+            other = asyncio.ensure_future(me.recv("a", PartyNumber))
+            found.append((await other).n)
+            found.append((await inbox.next()).n)
+            waiting = asyncio.ensure_future(inbox.next())
+            await me.clock.sleep(1)
+            assert me.mailbox.waiting() == ["PartyNumber from 'a'"]
+            waiting.cancel()
+        assert me.mailbox.waiting() == []
+        return found
+
+    assert InProcess().run_sync({"a": sender, "b": receiver})["b"] == [0, 1, 2, 3]
+
+
+def test_an_inbox_refuses_another_kind():
+    async def sender(me):
+        await me.send("b", PartyWord("hello"))
+
+    async def receiver(me):
+        with me.listen("a", PartyNumber) as inbox:
+            await inbox.next()
+
+    with pytest.raises(PartyFailed, match="expected PartyNumber from 'a', got 'PartyWord'"):
+        InProcess().run_sync({"a": sender, "b": receiver})

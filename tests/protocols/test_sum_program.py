@@ -17,6 +17,7 @@ from tacit.protocols import sum_of_all, sum_program
 from tacit.protocols.joining import Admission, Ready, Work
 from tacit.protocols.step_vectors import LastStep, StepVectors, shorten
 from tacit.protocols.sum_program import KeptAnswers, SumRules, SumsOver, SumStep, ideal
+from tacit.protocols.sum_steps import read_vector
 from tacit.protocols.summing import AdvertisedKeys, MaskedVector, RoundKeys
 from tacit.runtimes.inprocess import InProcess
 from tests.stats.programs import Variance
@@ -398,10 +399,9 @@ def test_what_a_step_continues_is_restored_and_digested_as_a_whole():
     for step, whole in enumerate((first, second, second)):
         sent, kept = shorten(coordinator.vectors, whole)
         coordinator.vectors = whole
-        restored = party.restore(sent, kept)
-        assert {k: v.tolist() for k, v in restored.items()} == {k: v.tolist() for k, v in whole.items()}
-        digest = sum_program.digest_of_step(step, whole)
-        assert party.digest(step, restored) == coordinator.digest(step, whole) == digest
+        read = party.read(step, sent, kept)
+        assert {k: v.tolist() for k, v in read.down.items()} == {k: v.tolist() for k, v in whole.items()}
+        assert read.digest == coordinator.digest(step, whole) == sum_program.digest_of_step(step, whole)
         if step:
             assert kept == {"trees": 300 + 9 * (step - 1)}
             assert sent["ask"].tolist() == [3]
@@ -425,7 +425,7 @@ def test_long_vectors_are_continued_in_one_thread(dtype, monkeypatch):
     sent, kept = shorten(coordinator.vectors, {"x": whole})
     assert kept == {"x": 70_000}
     assert len(sent["x"]) == len(joined[1])
-    restored = party.restore(sent, kept)["x"]
+    restored = party.read(1, sent, kept).vectors["x"]
     assert restored.dtype == dtype
     assert restored.tolist() == whole.tolist()
     other = whole.clone()
@@ -446,9 +446,9 @@ def test_long_vectors_are_continued_in_one_thread(dtype, monkeypatch):
 )
 def test_a_step_that_continues_what_was_not_sent_is_refused(kept, sent):
     last = StepVectors()
-    last.restore({"trees": torch.zeros(4, dtype=torch.uint8), "square": torch.zeros(2, 2)}, {})
+    last.read(0, {"trees": torch.zeros(4, dtype=torch.uint8), "square": torch.zeros(2, 2)}, {})
     with pytest.raises(ProtocolError, match="a step continues"):
-        last.restore(sent, kept)
+        last.read(1, sent, kept)
 
 
 def test_different_additions_have_different_digests():
@@ -456,37 +456,88 @@ def test_different_additions_have_different_digests():
     found = set()
     for added in ([1], [2], [1, 0]):
         last = StepVectors()
-        last.digest(0, last.restore({"trees": torch.zeros(300, dtype=torch.uint8)}, {}))
+        last.read(0, {"trees": torch.zeros(300, dtype=torch.uint8)}, {})
         added_tensor = torch.tensor(added, dtype=torch.uint8)
-        found.add(last.digest(1, last.restore({"trees": added_tensor}, {"trees": 300})))
+        found.add(last.read(1, {"trees": added_tensor}, {"trees": 300}).digest)
     last = StepVectors()
-    last.restore({"trees": torch.ones(300, dtype=torch.uint8)}, {})
-    found.add(last.digest(1, last.restore({"trees": torch.tensor([1], dtype=torch.uint8)}, {"trees": 300})))
+    last.read(0, {"trees": torch.ones(300, dtype=torch.uint8)}, {})
+    found.add(last.read(1, {"trees": torch.tensor([1], dtype=torch.uint8)}, {"trees": 300}).digest)
     assert len(found) == 4
 
 
 def test_parties_of_one_process_never_take_over_what_another_was_sent():
     """A coordinator that lies to one of them: it reads, restores and digests what it was sent itself."""
-    first = {"trees": torch.zeros(300, dtype=torch.uint8)}
+    first, nothing = {"trees": torch.zeros(300, dtype=torch.uint8)}, {}
     shared = LastStep()
     parties = [StepVectors(shared) for _ in range(3)]
-    for party in parties:
-        party.vectors = first
-        assert party.digest(0, first) == sum_program.digest_of_step(0, first)
+    reads = [party.read(0, first, nothing) for party in parties]
+    assert reads[0] is reads[1] is reads[2]  # the very same message
+    assert reads[0].digest == sum_program.digest_of_step(0, first)
+    assert parties[0].read(1, first, nothing).digest == sum_program.digest_of_step(1, first)
     kept = {"trees": 300}
     asked = [
         {"trees": torch.tensor([k], dtype=torch.uint8)} for k in (1, 1, 2)
     ]  # equal ones are not the same
     for party, sent in zip(parties, asked):
-        whole = party.restore(sent, kept)
-        assert whole["trees"].tolist() == [0] * 300 + sent["trees"].tolist()
-        assert party.digest(1, whole) == sum_program.digest_of_step(1, whole)
-    assert parties[0].digest(1, parties[0].vectors) != parties[2].digest(1, parties[2].vectors)
-    assert parties[0].digest(2, parties[0].vectors) == sum_program.digest_of_step(2, parties[0].vectors)
-    again = parties[0].restore(asked[2], kept)  # what another party was sent, continuing other vectors
-    assert again["trees"].tolist() == [0] * 300 + [2]
+        read = party.read(1, sent, kept)
+        whole = {"trees": torch.cat([first["trees"], sent["trees"]])}
+        assert read.down["trees"].tolist() == whole["trees"].tolist()
+        assert read.digest == sum_program.digest_of_step(1, whole)
+    # what another party was sent, continuing other vectors
+    again = parties[1].read(2, {"trees": torch.tensor([5], dtype=torch.uint8)}, kept), asked[0]
+    read = parties[0].read(1, asked[2], kept)
+    assert again[0] is not read
+    assert read.down["trees"].tolist() == [0] * 300 + [2]
     with pytest.raises(ProtocolError, match="a step continues"):
-        StepVectors(shared).restore(asked[2], kept)  # one that was sent nothing before
+        StepVectors(shared).read(1, asked[2], kept)  # one that was sent nothing before
+
+
+def test_what_parties_of_one_process_share_cannot_be_written_to():
+    """A program that changes what it was sent changes its own copy; what is read without one is read-only."""
+    shared, nothing = LastStep(), {}
+    sent = {
+        "trees": torch.zeros(300, dtype=torch.uint8),
+        "scale": torch.tensor(2.0, dtype=torch.float64),
+        "half": torch.ones(2, 3, dtype=torch.bfloat16),
+        "none": torch.zeros(0, dtype=torch.int64),
+    }
+    first, second = (StepVectors(shared).read(0, sent, nothing).down for _ in range(2))
+    assert first is second
+    for name, tensor in sent.items():
+        assert first[name].dtype == tensor.dtype
+        assert torch.equal(first[name], tensor)
+    first["trees"].add_(1)
+    first["trees"].numpy()[:] = 1
+    first["scale"].fill_(3.0)
+    dict(first)["half"].zero_()
+    assert second["trees"].sum() == 0
+    assert second["scale"] == 2
+    assert second["half"].sum() == 6
+    with pytest.raises(ValueError, match="read-only"):
+        read_vector(first, "trees")[1][0] = 1
+    with pytest.raises(ValueError, match="read-only"):
+        read_vector({"x": torch.zeros(2)}, "x")[1][0] = 1
+    with pytest.raises(TypeError):
+        first["trees"] = torch.ones(1)
+    assert sent["trees"].sum() == 0
+
+
+def test_a_vector_that_steps_repeat_is_read_as_one_array():
+    """By this, a program knows without comparing bytes that all trees so far are those of the step before."""
+    last = StepVectors(LastStep())
+    trees = torch.zeros(300, dtype=torch.uint8)
+    messages = [
+        ({"trees": trees, "ask": torch.tensor([1])}, {}),
+        ({"ask": torch.tensor([2])}, {"trees": 300}),
+        ({"trees": torch.ones(1, dtype=torch.uint8), "ask": torch.tensor([3])}, {"trees": 300}),
+    ]
+    found = []
+    for step, (sent, kept) in enumerate(messages):
+        down = last.read(step, sent, kept).down
+        assert read_vector(down, "ask")[1].tolist() == [step + 1]
+        found.append(read_vector(down, "trees"))
+    assert found[0][0] is found[1][0] is not found[2][0]
+    assert found[2][1].tolist() == [0] * 300 + [1]
 
 
 def test_terms_of_other_steps_and_scopes_have_other_contexts():

@@ -12,8 +12,6 @@ import tacit
 from tacit.errors import BadJob, BadParameter
 from tacit.jobs.stats.deployed import run_here
 from tacit.jobs.stats.words import HOMES
-from tacit.parties.party import LastRead
-from tacit.protocols.sum_program import SumStep
 
 
 def trial(n, seed):
@@ -103,25 +101,6 @@ def test_a_job_file_gives_what_the_function_gives(word, tmp_path):
     page = found.report(tmp_path / "report.html")
     assert "<html" in page.read_text()
     assert json.loads(json.dumps(found.to_dict(), default=str))["ledger"]
-
-
-@pytest.mark.parametrize("word", CASES)
-def test_no_program_changes_what_it_was_sent(word, monkeypatch, tmp_path):
-    """Parties of one process share the vectors of a step: what one changed, the others would read."""
-    seen, keep = [], LastRead.keep
-
-    def note(self, frame, message):
-        keep(self, frame, message)
-        if isinstance(message, SumStep):
-            seen.append((message.vectors, {name: tensor.clone() for name, tensor in message.vectors.items()}))
-
-    monkeypatch.setattr(LastRead, "keep", note)
-    run_here(word, write(tmp_path, CASES[word][0]), runtime="inprocess")
-    assert seen
-    for vectors, before in seen:
-        assert {n: t.numpy().tobytes() for n, t in vectors.items()} == {
-            n: t.numpy().tobytes() for n, t in before.items()
-        }
 
 
 @pytest.mark.parametrize("word", ["gee", "mixed", "meta"])

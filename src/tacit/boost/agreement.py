@@ -22,7 +22,7 @@ from ..crypto import exact
 from ..data.cells import without_codes
 from ..errors import BadData
 from ..parameters import propose
-from ..protocols.sum_steps import Down
+from ..protocols.sum_steps import Down, read_vector
 from ..stats import level_sketch
 from ..stats.bounded_design import leave_out
 from ..stats.columns import _natural, known_values, numbers, text_of
@@ -160,6 +160,7 @@ class OwnRows:
         check_columns(table, [*terms.columns, terms.label], "this party")
         self.terms, self.table, self.rows = terms, terms.without_codes(table), len(table)
         self._labels: dict[tuple[str, ...], np.ndarray] = {}
+        self._values: dict[str, np.ndarray] = {}  # until the first tree
         self._state: tuple[bytes, RowState] | None = None
         self._kept: tuple[tuple[int, int, float], np.ndarray] | None = None
 
@@ -170,7 +171,10 @@ class OwnRows:
         return hash_rows(self.table, [*t.numeric, *([] if t.has_classes else [t.label])], texts)
 
     def values(self, names: Sequence[str]) -> list[np.ndarray]:
-        return [numbers(self.table, name, declare_category(name)) for name in names]
+        for name in names:
+            if name not in self._values:
+                self._values[name] = numbers(self.table, name, declare_category(name))
+        return [self._values[name] for name in names]
 
     def label(self, labels: tuple[str, ...]) -> np.ndarray:
         if labels not in self._labels:
@@ -194,6 +198,7 @@ class OwnRows:
     def state(self, key: bytes, build: Callable[[], RowState]) -> RowState:
         """Return the rows' place in the trees; it is built again for other bins."""
         if self._state is None or self._state[0] != key:
+            self._values.clear()
             self._state = key, build()
         return self._state[1]
 
@@ -313,24 +318,24 @@ def _json(down: Down, key: str) -> Any:
 
 def read_agreed(program: BoostProgram | PrivateBoostProgram | PrivateWoeProgram, down: Down) -> Agreed:
     """Return what was agreed; raise BadData where it is not about the declared columns."""
-    tensor = down.get("agreed")
-    if tensor is None or tensor.dtype != torch.uint8 or tensor.ndim != 1:
+    key, sent = read_vector(down, "agreed") if "agreed" in down else (None, None)
+    if sent is None or sent.dtype != np.uint8 or sent.ndim != 1:
         raise BadData("boost: what was agreed is missing.")
     kept = program.token.agreed
-    if kept is not None and kept[0] is tensor:
-        return kept[2]
-    data = tensor.numpy().tobytes()
-    agreed = kept[2] if kept is not None and kept[1] == data else _parse(program.about, data)
-    program.token.agreed = tensor, data, agreed
-    return agreed
+    if kept is None or kept[0] is not key:
+        data = sent.tobytes()
+        agreed = kept[2] if kept is not None and kept[1] == data else _parse(program.about, data)
+        program.token.agreed = kept = key, data, agreed
+    return kept[2]
 
 
 class Token:
     """Identifies a program object: equal to itself only. Keeps what was read last, which many steps send."""
 
-    agreed: tuple[Tensor, bytes, Agreed] | None = None
-    trees: tuple[Tensor, bytes] | None = None  # the finished trees as they were sent last
+    agreed: tuple[object, bytes, Agreed] | None = None
+    trees: tuple[object, bytes] | None = None  # the finished trees as they were sent last
     outputs: tuple[tuple[str, ...], int] | None = None  # the classes, and how many trees a round has
+    size: tuple[Down, Any] | None = None  # the message that was read last, and how much it asks for
     work: tuple[Down, Any] | None = None  # the message that was read last, and what it asks
 
 

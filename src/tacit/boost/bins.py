@@ -60,13 +60,15 @@ def refuse_mixed(column: pd.Series, who: str) -> None:
         return
     if holds_numbers(column):
         return
-    known = column.dropna()
-    codes, values = pd.factorize(known)  # a category has few values, and reading a text takes a microsecond
+    codes, values = pd.factorize(column)  # a category has few values, and reading a text takes a microsecond
     read = pd.to_numeric(pd.Series(values), errors="coerce").to_numpy(float, na_value=np.nan)
-    words = known[np.isnan(read)[codes]]
-    if len(words) and 2 * len(words) < len(known):
+    is_word = np.isnan(read)
+    if is_word.all() or not is_word.any():
+        return
+    counts = np.bincount(codes[codes >= 0], minlength=len(values))  # the code of a missing value is −1
+    if 2 * int(counts[is_word].sum()) < len(codes[codes >= 0]):
         raise BadData(
-            f"the table of {who!r}: column {column.name!r} contains {words.iloc[0]!r} among numbers. "
+            f"the table of {who!r}: column {column.name!r} contains {values[is_word][0]!r} among numbers. "
             "Replace such cells by missing values; if it is a category, declare all: "
             f"categories=[{column.name!r}, …].",
             outside=f"its column {column.name!r} of the agreed job has words among numbers",

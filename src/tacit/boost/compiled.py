@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..compiling import compile_loop
+from .objectives import TINY
 
 
 @compile_loop
@@ -51,15 +52,28 @@ def unpack_loop(words, shift, out):
 
 
 @compile_loop
+def _to_integer(x, limit):
+    if x > limit:
+        x = limit
+    elif x < -limit:
+        x = -limit
+    return np.int64(np.rint(x))
+
+
+@compile_loop
 def integers_loop(values, weight, scale, limit, out):
     for k in range(values.shape[1]):
         for i in range(values.shape[0]):
-            x = values[i, k] * weight[i] * scale
-            if x > limit:
-                x = limit
-            elif x < -limit:
-                x = -limit
-            out[k, i] = np.int64(np.rint(x))
+            out[k, i] = _to_integer(values[i, k] * weight[i] * scale, limit)
+
+
+@compile_loop
+def logistic_loop(margin, e, y, weight, scale_g, scale_h, limit, g, h):
+    """Write gradients and Hessians of the logistic loss as integers; e = exp(−|margin|)."""
+    for i in range(e.shape[0]):
+        p = (1.0 if margin[i, 0] >= 0 else e[i]) / (1.0 + e[i])
+        g[i] = _to_integer((p - y[i]) * weight[i] * scale_g, limit)
+        h[i] = _to_integer(max(p * (1.0 - p), TINY) * weight[i] * scale_h, limit)
 
 
 @compile_loop

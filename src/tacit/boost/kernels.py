@@ -198,6 +198,16 @@ def to_integers(values: np.ndarray, weight: np.ndarray, scale: float, limit: int
     return np.ascontiguousarray(whole.T)
 
 
+def logistic_integers(
+    margin: np.ndarray, y: np.ndarray, weight: np.ndarray, scale: tuple[float, float], limit: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what objectives.Binary.gradients and `to_integers` return, in one pass. Needs numba."""
+    e = np.exp(-np.abs(margin[:, 0]))  # numpy's, as everywhere: another exp may round in another way
+    out = np.empty((2, 1, len(e)), dtype=np.int64)
+    _compiled().logistic_loop(margin, e, y, weight, scale[0], scale[1], float(limit), out[0, 0], out[1, 0])
+    return out[0], out[1]
+
+
 def route_and_count(
     sent: SentTrees,
     earlier: SentTrees | None,

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from ..crypto import exact
 from ..errors import BadData
-from ..protocols.sum_steps import Down
+from ..protocols.sum_steps import Down, read_vector
 from . import agreement, trees
 from .agreement import Agreed, Terms, Token
 from .bins import Bins
@@ -133,18 +133,18 @@ class BoostProgram:
     def length(self, step: int, down: Down) -> int:
         if step < self._stages:
             return agreement.length(self.about, self.about.stages[step], down)
-        work = self._read(down)
-        return work.cells * CHANNELS + work.others
+        size = self._measure(down)
+        return size.cells * CHANNELS + size.others
 
     def words(self, step: int, down: Down) -> int | None:
         """As histograms are added: two words for each cell in place of three numbers (kernels.WORDS)."""
         if step < self._stages:
             return None
-        work = self._read(down)
-        return work.cells * WORDS + work.others if work.agreed.packed else None
+        size = self._measure(down)
+        return size.cells * WORDS + size.others if size.is_packed else None
 
     def unpack(self, step: int, down: Down, total: np.ndarray) -> np.ndarray:
-        cells = self._read(down).cells
+        cells = self._measure(down).cells
         found = unpack_words(total[: cells * WORDS], (1, cells))
         return np.concatenate([found.reshape(-1), total[cells * WORDS :]])
 
@@ -219,8 +219,26 @@ class BoostProgram:
             )
         return out
 
+    def _measure(self, down: Down) -> _Size:
+        """Return how much a tree step asks for; its trees are checked when it is answered (`_parse`)."""
+        kept = self.token.size
+        if kept is None or kept[0] is not down:
+            agreed, (_, data) = agreement.read_agreed(self, down), numbers_of(down, "growing")
+            round_, asked, at = _read_ask(data)
+            is_first = True
+            for _ in range(self._count_outputs(agreed.labels) if asked else 0):
+                if at + trees.HEAD.size > len(data):
+                    raise BadData("boost: the growing trees are not those of one round.")
+                nodes, sets = trees.HEAD.unpack_from(data.data, at)
+                at += trees.bytes_of(nodes, sets)
+                is_first &= nodes == 1
+            others = (1 + exact.LIMBS) * is_first * self._judges
+            size = _Size(asked * self._count_cells(agreed.bins, round_), others, agreed.packed)
+            self.token.size = kept = down, size
+        return kept[1]
+
     def _read(self, down: Down) -> _Work:
-        """Read what a tree step sent; `length` and `local` are asked about the same message."""
+        """Read what a tree step sent, once for all parties of this process."""
         kept = self.token.work
         if kept is None or kept[0] is not down:
             self.token.work = kept = down, self._parse(down)
@@ -229,13 +247,8 @@ class BoostProgram:
     def _parse(self, down: Down) -> _Work:
         """Raise BadData for what the agreed program never sends."""
         agreed = agreement.read_agreed(self, down)
-        data = numbers_of(down, "growing")
-        if len(data) < _ASK.size:
-            raise BadData("boost: the round and the nodes of this step are missing.")
-        round_, asked = _ASK.unpack_from(data.data)
-        begin = _ASK.size + _ASKED.itemsize * 2 * asked
-        if len(data) < begin:
-            raise BadData("boost: the nodes of this step are cut off.")
+        _, data = numbers_of(down, "growing")
+        round_, asked, begin = _read_ask(data)
         flat = np.frombuffer(data, _ASKED, 2 * asked, _ASK.size).tolist()
         outputs = self._count_outputs(agreed.labels)
         growing = trees.SentTrees(data[begin:], agreed.bins, outputs)
@@ -252,10 +265,9 @@ class BoostProgram:
         if round_ > self.trees - bool(flat):
             raise BadData("boost: more rounds were asked for than the agreed program has.")
         is_first = not flat or max(sizes) == 1
-        cells = sum(counts) * self._count_cells(agreed.bins, round_)
-        others = (1 + exact.LIMBS) * is_first * self._judges
-        finished = self._finished(down)
-        return _Work(agreed, round_, finished, growing, slots, counts, is_first, cells, others)
+        for places in slots:  # parties of one process share them
+            places.flags.writeable = False
+        return _Work(agreed, round_, self._finished(down), growing, slots, counts, is_first)
 
     def _count_outputs(self, labels: tuple[str, ...]) -> int:
         kept = self.token.outputs
@@ -269,10 +281,10 @@ class BoostProgram:
         return bins.cells if used is None else int((bins.widths[used] + 1).sum())
 
     def _finished(self, down: Down) -> bytes:
+        key, data = numbers_of(down, "trees")
         kept = self.token.trees
-        if kept is None or kept[0] is not down.get("trees"):
-            data = from_down(down, "trees")
-            self.token.trees = kept = down["trees"], data
+        if kept is None or kept[0] is not key:
+            self.token.trees = kept = key, data.tobytes()
         return kept[1]
 
     @cached_property
@@ -355,12 +367,29 @@ class _Work(NamedTuple):
     slots: list[np.ndarray]  # of each growing tree and node, the histogram of its rows; −1: none is asked for
     counts: list[int]  # how many nodes of each growing tree are asked for
     is_first: bool
-    cells: int  # of histograms that this step adds
-    others: int  # numbers that it adds besides
+
+
+class _Size(NamedTuple):
+    """How much a tree step asks for."""
+
+    cells: int  # of histograms
+    others: int  # numbers besides
+    is_packed: bool
 
 
 # what is asked: the round and how many nodes; each node: its tree and its place; then the growing trees
 _ASK, _ASKED = struct.Struct("<II"), np.dtype("<u2")
+
+
+def _read_ask(data: np.ndarray) -> tuple[int, int, int]:
+    """Return the round, how many nodes are asked for, and where the growing trees begin."""
+    if len(data) < _ASK.size:
+        raise BadData("boost: the round and the nodes of this step are missing.")
+    round_, asked = _ASK.unpack_from(data.data)
+    begin = _ASK.size + _ASKED.itemsize * 2 * asked
+    if len(data) < begin:
+        raise BadData("boost: the nodes of this step are cut off.")
+    return round_, asked, begin
 
 
 def to_down(
@@ -385,18 +414,17 @@ def _tensor(data: bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(bytearray(data), dtype=np.uint8))
 
 
-def numbers_of(down: Down, name: str) -> np.ndarray:
-    """Return the vector of bytes that was sent under this name."""
-    tensor = down.get(name)
-    if tensor is None or tensor.dtype != torch.uint8 or tensor.ndim != 1:
+def numbers_of(down: Down, name: str) -> tuple[object, np.ndarray]:
+    """Return the vector of bytes that was sent under this name, as read_vector does."""
+    found = read_vector(down, name) if name in down else None
+    if found is None or found[1].dtype != np.uint8 or found[1].ndim != 1:
         raise BadData(f"boost: {name!r} of this step is missing.")
-    found: np.ndarray = tensor.numpy()
     return found
 
 
 def from_down(down: Down, name: str) -> bytes:
     """Return the bytes that were sent under this name."""
-    return numbers_of(down, name).tobytes()
+    return numbers_of(down, name)[1].tobytes()
 
 
 def _mean_loss(total: np.ndarray) -> float:

@@ -16,7 +16,7 @@ from ..stats.columns import numbers, text_of
 from . import kernels, trees
 from .bins import Bins
 from .model import leaf_values
-from .objectives import Objective
+from .objectives import Binary, Objective
 
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -63,15 +63,16 @@ def read_label(frame: pd.DataFrame, label: str, labels: Sequence[str]) -> np.nda
     if not labels:
         return numbers(frame, label)
     place = {name: float(i) for i, name in enumerate(labels)}
-    table = {v: place.get(text_of(v)) for v in column.unique()}
-    unknown = sorted(text_of(v) for v, code in table.items() if code is None)
+    codes, values = pd.factorize(column)
+    found = [place.get(text_of(v)) for v in values]
+    unknown = sorted(text_of(v) for v, code in zip(values, found) if code is None)
     if unknown:
         raise BadData(
             f"the label {label!r} has the value {unknown[0]!r}, which is not one of the agreed classes: "
             f"{', '.join(map(repr, labels))}.",
             outside=f"its label {label!r} has values that are not among the agreed classes",
         )
-    return np.asarray(column.map(table), dtype=np.float64)
+    return np.asarray(np.array(found, dtype=np.float64)[codes])
 
 
 class RowState:
@@ -109,7 +110,7 @@ class RowState:
             return
         if not data.startswith(self.finished):
             self._restart()
-        added = np.frombuffer(bytearray(memoryview(data)[len(self.finished) :]), dtype=np.uint8)
+        added = np.frombuffer(data, dtype=np.uint8)[len(self.finished) :]
         outputs = self.objective.outputs
         new = trees.SentTrees(added, self.bins, max(1, len(added) // trees.SMALLEST))
         if len(new) % outputs:
@@ -172,6 +173,8 @@ class RowState:
 
     def gradients(self, scale: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
         """Return g and h of each row as integers, outputs × rows, clipped to ±UNITS."""
+        if self._gradients is None and isinstance(self.objective, Binary) and kernels.has_numba():
+            self._gradients = kernels.logistic_integers(self.margin, self.y, self.weight, scale, UNITS)
         if self._gradients is None:
             g, h = self.objective.gradients(self.margin, self.y)
             self._gradients = tuple(  # type: ignore[assignment]

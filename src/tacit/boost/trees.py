@@ -222,7 +222,7 @@ class SentTrees:
         return self._begin[k] if k < len(self.sizes) else -1
 
 
-_HEAD = struct.Struct("<HH")  # nodes, sets
+HEAD = struct.Struct("<HH")  # nodes, sets
 _PARTS = (("<i2", "feature"), ("<i2", "left"), ("u1", "cut"), ("u1", "flags"), ("<f4", "value"))
 _COLUMNS = [(np.dtype(kind), np.dtype(kind).itemsize) for kind, _ in _PARTS]
 _NODE = sum(width for _, width in _COLUMNS)
@@ -231,12 +231,17 @@ _NODE = sum(width for _, width in _COLUMNS)
 SMALLEST = 4 + _NODE  # bytes of a tree
 
 
+def bytes_of(nodes: int, sets: int) -> int:
+    """Return the bytes of a tree with so many nodes and sets."""
+    return HEAD.size + nodes * _NODE + sets * SET_BYTES
+
+
 def to_bytes(trees: Sequence[Tree]) -> bytes:
     """Return what predictions of these trees need: 10 bytes a node, and 32 for the set of a category."""
     out = []
     for tree in trees:
         nodes = tree.nodes()
-        out.append(_HEAD.pack(len(tree), len(nodes.sets)))
+        out.append(HEAD.pack(len(tree), len(nodes.sets)))
         out += [column.astype(kind, copy=False).tobytes() for (kind, _), column in zip(_PARTS, nodes)]
         out.append(np.packbits(nodes.sets).tobytes())
     return b"".join(out)
@@ -249,8 +254,8 @@ def from_bytes(data: bytes | np.ndarray, bins: Bins) -> list[Nodes]:
     while at < size:
         if size < at + 4:
             raise _refuse(6, bins)
-        n, marked = _HEAD.unpack_from(view, at)
-        start, at = at + 4, at + 4 + n * _NODE + marked * SET_BYTES
+        n, marked = HEAD.unpack_from(view, at)
+        start, at = at + 4, at + bytes_of(n, marked)
         if not n or at > size:
             raise _refuse(7, bins)
         columns = []

@@ -245,11 +245,16 @@ def _is_plain(tensor: Tensor) -> bool:
     return tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous()
 
 
+def is_byte_vector(value: Any) -> bool:
+    """Return whether this is a vector of bytes whose memory is sent as it is."""
+    return type(value) is Tensor and value.dtype is torch.uint8 and value.ndim == 1 and _is_plain(value)
+
+
 class TensorField(FieldType):
     name = "Tensor"
 
     def pack(self, value: Any, where: str, body: list[Any]) -> list[Any]:
-        if type(value) is Tensor and value.dtype is torch.uint8 and value.ndim == 1 and _is_plain(value):
+        if is_byte_vector(value):
             n = value.numel()  # most of what is sent, in fewer calls: a view of the tensor's memory
             body.append(value.numpy().data if n else b"")
             return ["uint8", n]

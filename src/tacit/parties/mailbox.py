@@ -53,12 +53,25 @@ class Mailbox:
         self._blocked_sends: list[str] = []
         self._order = itertools.count()
 
-    def put(self, sender: str, scope: str, frame: Frame, asked: bool = False) -> None:
-        """Store a frame. Never raises: errors are raised when it is read. `asked`: `fits` was just True."""
+    def put(self, sender: str, scope: str, frame: Frame) -> None:
+        """Store a frame. Never raises: errors are raised when it is read."""
         is_new = self._is_new(scope, sender)
-        if not asked and sender != self.owner and not self._accepts(sender, scope, len(frame), is_new):
+        if sender != self.owner and not self._accepts(sender, scope, len(frame), is_new):
             self._drop(sender, len(frame))
             return
+        self._store(sender, scope, frame, is_new, self.ended or self.closed(scope))
+
+    def offer(self, sender: str, scope: str, frame: Frame) -> bool:
+        """Store a frame, as `put`; return False, and leave it, if there is no room (`on_room`)."""
+        is_new = self._is_new(scope, sender)
+        is_over = self.ended or self.closed(scope)  # then it is recorded and dropped
+        is_asked = not is_over and sender != self.owner
+        if is_asked and not self.quota.fits(sender, len(scope) + len(frame), is_new):
+            return False
+        self._store(sender, scope, frame, is_new, is_over)
+        return True
+
+    def _store(self, sender: str, scope: str, frame: Frame, is_new: bool, is_over: bool) -> None:
         kind: str | None = None
         try:  # noqa: SIM105  # suppress takes longer than kind_of
             kind = kind_of(frame, self.max_bytes)
@@ -71,7 +84,7 @@ class Mailbox:
             self.ledger.record(
                 self.owner, sender, "(unreadable)", "bytes that are no message known here", bytes=len(frame)
             )
-        if self.ended or (self._closed and self.closed(scope)):
+        if is_over:
             self.cancel(sender)
             return
         used = self.quota.add(sender, len(scope) + len(frame), 1, is_new)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ProtocolError
-from .forms import FieldType, field_type_of, raw
+from .forms import FieldType, TensorField, field_type_of, raw
 
 KINDS: dict[str, type[Message]] = {}
 
@@ -29,8 +29,10 @@ class Message:
     reveals: ClassVar[str]
     forms: ClassVar[dict[str, FieldType]]
     field_places: ClassVar[dict[str, tuple[FieldType, str]]]  # with the names of the fields in errors
-    # no receiver changes its tensors: parties of one process that are sent one frame may share what it holds
+    # no receiver changes its tensors or gives them to others: parties of one process that are sent one frame
+    # may share what it holds (as SharedVectors, sum_steps.py)
     is_read_only: ClassVar[bool]
+    vector: ClassVar[str | None]  # the field of a message that is one tensor
 
     def __init_subclass__(cls, *, reveals: str = "", is_read_only: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -56,13 +58,15 @@ class Message:
         hints = typing.get_type_hints(cls)
         names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for name in names:
-            if name in ("kind", "reveals", "forms", "field_places", "is_read_only"):
+            if name in ("kind", "reveals", "forms", "field_places", "is_read_only", "vector"):
                 raise ProtocolError(
                     f"message {cls.__name__} has a field {name!r}, a name every message already uses. "
                     "Rename the field."
                 )
         cls.forms = {name: field_type_of(hints[name], f"{cls.__name__}.{name}") for name in names}
         cls.field_places = {name: (form, f"{cls.kind}.{name}") for name, form in cls.forms.items()}
+        is_vector = len(names) == 1 and isinstance(cls.forms[names[0]], TensorField)
+        cls.vector = names[0] if is_vector else None
         KINDS[cls.__name__] = cls
 
     def __eq__(self, other: object) -> bool:

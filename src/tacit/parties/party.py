@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -62,6 +62,8 @@ class LastRead:
     """The last read-only message that a party of this process decoded, and its frame.
 
     A frame in memory that cannot change says the same to every party, so it is decoded once for all of them.
+    Who declares a message as read-only gives its vectors to no program that could change them
+    (sum_steps.SharedVectors).
     """
 
     def __init__(self) -> None:
@@ -174,6 +176,13 @@ class Party:
         if letter is None:
             letter = await self._next((sender,), lambda: self._wants(kinds, repr(sender)), within)
         return self._open(letter, kinds)
+
+    def listen(self, sender: str, *kinds: type[M]) -> Inbox[M]:
+        """Return what gives one message of `sender` after the other, as `recv` does.
+
+        Used as `with me.listen(…) as inbox: await inbox.next()`, by programs with many messages.
+        """
+        return Inbox(self, sender, kinds)
 
     async def first(
         self,
@@ -297,7 +306,7 @@ class Party:
                 f"party {self.name!r} expected {self._wants(kinds, repr(letter.sender))}, but "
                 f"{self.mailbox.why_dropped(letter.sender)}"
             )
-        if letter.kind is not None and all(letter.kind != kind.kind for kind in kinds):
+        if letter.kind is not None and letter.kind not in [kind.kind for kind in kinds]:
             raise ProtocolError(
                 f"party {self.name!r} expected {self._wants(kinds, repr(letter.sender))}, got "
                 f"{letter.kind!r:.80}."
@@ -316,6 +325,27 @@ class Party:
         if shared is not None:
             shared.keep(frame, message)
         return cast(M, message)
+
+
+class Inbox(Generic[M]):
+    """The messages of one sender in one scope, one after the other (`Party.listen`)."""
+
+    def __init__(self, me: Party, sender: str, kinds: tuple[type[M], ...]) -> None:
+        self._me, self._kinds = me, kinds
+        self._watch = MailboxWatch(me.mailbox, me.tag, (sender,), lambda: me._wants(kinds, repr(sender)))
+
+    def __enter__(self) -> Inbox[M]:
+        self._watch.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.__exit__()
+
+    async def next(self) -> M:
+        """Return the next message, which must be of one of the kinds."""
+        letter = await self._watch.next()
+        assert letter is not None  # there is no deadline
+        return self._me._open(letter, self._kinds)
 
 
 Program = Callable[[Party], Awaitable[Any]]

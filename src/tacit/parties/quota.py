@@ -83,7 +83,7 @@ class Quota:
 
     def fits(self, sender: str, size: int, new_scope: bool) -> bool:
         """Return whether one more message of `size` bytes is accepted; if not, the sender is held."""
-        limits, used = self.limits, self._of(sender)
+        limits, used = self.limits, self.senders.get(sender) or self._of(sender)
         bytes, letters, scopes = used.bytes + size, used.letters + 1, used.scopes + new_scope
         good = (
             bytes <= limits.sender_bytes
@@ -120,7 +120,7 @@ class Quota:
 
     def add(self, sender: str, size: int, letters: int, scopes: int) -> Usage:
         """Count further unread messages; negative numbers: messages that were read or dropped."""
-        used = self._of(sender)
+        used = self.senders.get(sender) or self._of(sender)
         used.bytes += size
         used.letters += letters
         used.scopes += scopes

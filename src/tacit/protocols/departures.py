@@ -59,7 +59,8 @@ def read_first(
 ) -> tuple[int, Mapping[str, Tensor]]:
     """Return the step at which the program began, and the vectors without it; raise if it may not have."""
     if BEGAN not in down:
-        _check_beginning(may_leave, step, 0, kept)
+        if kept.begun:
+            _check_beginning(may_leave, step, 0, kept)
         return 0, down
     tensor = down[BEGAN]
     first = int(tensor) if tensor.dtype == torch.int64 and tensor.ndim == 0 else -1

@@ -311,6 +311,11 @@ class Admission:
         if busy and message.kind == "Down":
             self.started |= dict.fromkeys(names, self.me.clock.now())
 
+    def note_processes(self, names: Sequence[str]) -> None:
+        """Note whose processes are asked, with a request that is not repeated if one restarts."""
+        known = self.processes
+        self.last_process.update({name: known[name] for name in names if name in known})
+
     def has_restarted(self, name: str) -> bool:
         """Return whether its process differs from the one asked last; that one's state is lost."""
         return self.last_process.get(name) != self.processes.get(name)

@@ -12,6 +12,7 @@ A session begins with whole vectors: a party that was restarted needs nothing el
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from ..crypto.digest import Digests, Hashed
 from ..errors import ProtocolError
-from .sum_steps import Down
+from .sum_steps import Down, SharedVectors, SumProgram, bytes_of, count_words
 
 _SHORT = 256  # bytes: shorter vectors are sent whole
 
@@ -44,36 +45,79 @@ def _continues(last: Tensor, tensor: Tensor) -> bool:
         last.dtype == tensor.dtype
         and last.ndim == tensor.ndim == 1
         and 0 < len(last) <= len(tensor)
-        and np.array_equal(_bytes_of(last), _bytes_of(tensor[: len(last)]))
+        and np.array_equal(bytes_of(last), bytes_of(tensor[: len(last)]))
     )
 
 
-def _bytes_of(vector: Tensor) -> np.ndarray:
-    """Return a vector's memory. numpy compares and joins it in this thread: torch starts others for more than
-    32,768 numbers, which wait for each other longer than they work if the processor is busy.
-    """
-    found: np.ndarray = vector.contiguous().view(torch.uint8).numpy()
-    return found
-
-
 def _join(first: Tensor, second: Tensor) -> Tensor:
-    joined = np.concatenate([_bytes_of(first), _bytes_of(second)])
+    joined = np.concatenate([bytes_of(first), bytes_of(second)])
     return torch.from_numpy(joined).view(first.dtype)
 
 
-# the vectors before, what was sent and kept of them; whole vectors, and the hashes of their values
-Restored = tuple[Down, Down, Mapping[str, int], dict[str, Tensor], dict[str, Hashed]]
+class ReadStep:
+    """A step as a party reads it: its whole vectors, their digest, and what a program asks in it.
+
+    All of it follows from what was sent, from the vectors of the step before and from the program, so
+    parties of one process that have these very objects share one (`LastStep`).
+    """
+
+    __slots__ = ("_words", "before", "digest", "down", "hashed", "kept", "sent", "step", "vectors")
+
+    def __init__(
+        self,
+        step: int,
+        before: Down,
+        sent: Down,
+        kept: Mapping[str, int],
+        known: Mapping[str, Hashed],
+        shared: LastStep | None,
+    ) -> None:
+        self.step, self.before, self.sent, self.kept = step, before, sent, kept
+        self.vectors, self.hashed = _restore(before, sent, kept, known)
+        # what a program is given
+        self.down: Down = self.vectors
+        if shared is not None:
+            last = None if shared.read is None else shared.read.down
+            self.down = SharedVectors(self.vectors, last if isinstance(last, SharedVectors) else None)
+        digests = Digests(self.vectors, self.hashed)
+        self.digest = digests.of(None, "SumStep", str(step))
+        self.hashed = digests.known
+        self._words: tuple[object, int, int | None] | None = None
+
+    def count_words(self, program: SumProgram[Any, Any], own: int, down: Down) -> int | None:
+        """As sum_steps.count_words, once for each program."""
+        known = self._words
+        if known is None or known[0] is not program or known[1] != own:
+            self._words = known = program, own, count_words(program, own, down)
+        return known[2]
 
 
 class LastStep:
-    """What parties of one process computed last of the same objects: whole vectors, and their digest.
-
-    Nobody changes the vectors of a step, so what one party computed of them is what the others would.
-    """
+    """The step that a party of this process read last."""
 
     def __init__(self) -> None:
-        self.restored: Restored | None = None
-        self.digested: tuple[int, Down, bytes, dict[str, Hashed]] | None = None
+        self.read: ReadStep | None = None
+
+
+def _restore(
+    before: Down, sent: Down, kept: Mapping[str, int], known: Mapping[str, Hashed]
+) -> tuple[dict[str, Tensor], dict[str, Hashed]]:
+    """Return the whole vectors of a step, and the hashes that are known of them."""
+    whole, hashed = dict(sent), dict(known)
+    for name, count in kept.items():
+        last, added = before.get(name), sent.get(name)
+        if last is None or last.ndim != 1 or not 0 <= count <= last.numel():
+            raise ProtocolError(f"a step continues {name!r:.80}, which the step before was not sent so.")
+        if added is None:
+            whole[name] = last if count == last.numel() else last[:count]
+            continue
+        if added.dtype != last.dtype or added.ndim != 1:
+            raise ProtocolError(f"a step continues {name!r:.80} with another kind of numbers.")
+        whole[name] = _join(last[:count], added)
+        entry = hashed.get(name)
+        if entry is not None and entry.tensor is last and count == last.numel():
+            hashed[name] = Hashed(whole[name], entry)
+    return whole, hashed
 
 
 class StepVectors:
@@ -82,44 +126,30 @@ class StepVectors:
     def __init__(self, shared: LastStep | None = None) -> None:
         self.vectors: Down = {}
         self._hashed: dict[str, Hashed] = {}
-        self._shared = shared or LastStep()
+        self._shared = shared
 
-    def forget(self) -> None:
-        self.vectors = {}
+    def read(self, step: int, sent: Down, kept: Mapping[str, int]) -> ReadStep:
+        """Return a step that was sent so, and remember its vectors.
 
-    def restore(self, sent: Down, kept: Mapping[str, int]) -> dict[str, Tensor]:
-        """Return the whole vectors of a step, and remember them."""
-        known, before = self._shared.restored, self.vectors
-        if known is not None and known[0] is before and known[1] is sent and known[2] is kept:
-            self.vectors, self._hashed = known[3], known[4]
-            return known[3]
-        whole, hashed = dict(sent), dict(self._hashed)
-        for name, count in kept.items():
-            last, added = self.vectors.get(name), sent.get(name)
-            if last is None or last.ndim != 1 or not 0 <= count <= last.numel():
-                raise ProtocolError(f"a step continues {name!r:.80}, which the step before was not sent so.")
-            if added is None:
-                whole[name] = last if count == last.numel() else last[:count]
-                continue
-            if added.dtype != last.dtype or added.ndim != 1:
-                raise ProtocolError(f"a step continues {name!r:.80} with another kind of numbers.")
-            whole[name] = _join(last[:count], added)
-            entry = hashed.get(name)
-            if entry is not None and entry.tensor is last and count == last.numel():
-                hashed[name] = Hashed(whole[name], entry)
-        self.vectors, self._hashed = whole, hashed
-        self._shared.restored = before, sent, kept, whole, hashed
-        return whole
+        With `shared`, take it over from a party that was sent this very message after the same vectors.
+        """
+        read = None if self._shared is None else self._shared.read
+        if (
+            read is None
+            or read.sent is not sent
+            or read.kept is not kept
+            or read.step != step
+            or (kept and read.before is not self.vectors)
+        ):
+            read = ReadStep(step, self.vectors, sent, kept, self._hashed, self._shared)
+            if self._shared is not None:
+                self._shared.read = read
+        self.vectors, self._hashed = read.vectors, read.hashed
+        return read
 
     def digest(self, step: int, vectors: Down) -> bytes:
         """Return the digest of a step; a vector that is the last step's is not hashed again."""
-        known = self._shared.digested
-        if known is not None and known[0] == step and known[1] is vectors and vectors is self.vectors:
-            self._hashed = known[3]
-            return known[2]
         digests = Digests(vectors, self._hashed)
         found = digests.of(None, "SumStep", str(step))
         self._hashed = digests.known
-        if vectors is self.vectors:
-            self._shared.digested = step, vectors, found, self._hashed
         return found

@@ -198,8 +198,10 @@ async def server(
     if lost:
         raise SessionLost(f"party {lost[0]!r} has no keys of this session; the sum begins again")
     total = np.zeros(terms.length, ring.word(terms.width))
+    is_whole = terms.width == 8 * total.itemsize  # of words without spare bits: nothing to unpack
     for upload in uploads.values():
-        total += ring.unpack(upload.packed.numpy(), terms.length, terms.width)
+        packed = upload.packed.numpy()
+        total += packed.view(total.dtype) if is_whole else ring.unpack(packed, terms.length, terms.width)
     ring.truncate(total, terms.width)
     return SumOutcome(torch.from_numpy(ring.decode(total, terms.width)), tuple(uploads), steps.dropped)
 

@@ -55,7 +55,7 @@ from .consent import Commitment, OneSum
 from .departures import BEGAN, Beginnings, mark, read_first
 from .joining import shown
 from .rounds import run_sum
-from .step_vectors import LastStep, StepVectors, shorten
+from .step_vectors import LastStep, ReadStep, StepVectors, shorten
 from .sum_replay import run_steps, with_parties
 from .sum_steps import AsksOnce, Chained, Packed, R, T, count_words, implements
 from .sum_steps import Down as Down
@@ -262,57 +262,56 @@ async def client(
     the error is raised here.
     """
     answers = answers if answers is not None else KeptAnswers()
-    session, last = sum_of_all.Session(), StepVectors(rules.last_step)
+    session = sum_of_all.Session()
+    last = StepVectors(rules.last_step if me.last_read is not None else None)
     checker = None
     if rules.checked:
         assert isinstance(answers, Checks)
         checker = Checker(me.name, program, rules.parties, answers)
     message: Any = None
-    while True:
-        message = message if message is not None else await me.recv(server, *ASKS)
-        if isinstance(message, SumsOver) and message.failed:
-            raise ProtocolError(f"the coordinator {server!r} gave up: {shown(message.failed)[:300]}")
-        if isinstance(message, SumsOver):
-            return dict(message.vectors)
-        step = message.step
-        begins = message.keys if message.keys == message.session else None
-        if rules.threshold == 1 and begins is None and message.keys != session.name:
-            with me.scope(_tag(message)) as scope:
-                await scope.send(server, sum_of_all.SessionUnknown())
-            message = None
-            continue
-        try:
-            allow(step)
-            if message.kept:
-                whole = last.restore(message.vectors, message.kept)
-                message = SumStep(step, message.session, message.keys, whole)
-            last.vectors = message.vectors
-            first, down = read_first(program, rules.may_leave, step, message.vectors, answers)
-            sent, vector = _answer(me.name, program, table, answers, message, checker, last, first)
-            packed = checker is None and count_words(program, step - first, down) is not None
-            terms = rules.terms(len(vector), program.bound, sent, packed)
-            if rules.threshold == 1 and begins is None:
-                # one message and no answer to wait for: nothing that a restarted server could interrupt
-                tagged = vector if checker is None else checker.tag(step, vector)
-                await sum_of_all.continue_session(
-                    me, _tag(message), tagged, terms, rules.parties, session, server
-                )
-                message = None
-            else:
+    with me.listen(server, *ASKS) as inbox:
+        while True:
+            message = message if message is not None else await inbox.next()
+            if isinstance(message, SumsOver) and message.failed:
+                raise ProtocolError(f"the coordinator {server!r} gave up: {shown(message.failed)[:300]}")
+            if isinstance(message, SumsOver):
+                return dict(message.vectors)
+            step = message.step
+            begins = message.keys if message.keys == message.session else None
+            if rules.threshold == 1 and begins is None and message.keys != session.name:
                 with me.scope(_tag(message)) as scope:
-                    work: Coroutine[Any, Any, Any]
-                    if begins is not None and rules.threshold == 1:
-                        work = _begin(
-                            scope, step, vector, terms, rules, session, begins, identity, server, checker
-                        )
-                    else:
-                        values = torch.from_numpy(vector)
-                        work = secagg.client(scope, values, terms, identity, server, answers.commit(step))
-                    message = await run_sum(me, server, work, ASKS)
-        except TacitError as error:
-            await me.send(server, SumRefused(step, error.outside))
-            raise
-        answered(step)
+                    await scope.send(server, sum_of_all.SessionUnknown())
+                message = None
+                continue
+            try:
+                allow(step)
+                read = last.read(step, message.vectors, message.kept)
+                first, down = read_first(program, rules.may_leave, step, read.down, answers)
+                sent, vector = _answer(me.name, program, table, answers, message, checker, read, first)
+                packed = checker is None and read.count_words(program, step - first, down) is not None
+                terms = rules.terms(len(vector), program.bound, sent, packed)
+                if rules.threshold == 1 and begins is None:
+                    # one message and no answer to wait for: nothing that a restarted server could interrupt
+                    tagged = vector if checker is None else checker.tag(step, vector)
+                    await sum_of_all.continue_session(
+                        me, _tag(message), tagged, terms, rules.parties, session, server
+                    )
+                    message = None
+                else:
+                    with me.scope(_tag(message)) as scope:
+                        work: Coroutine[Any, Any, Any]
+                        if begins is not None and rules.threshold == 1:
+                            work = _begin(
+                                scope, step, vector, terms, rules, session, begins, identity, server, checker
+                            )
+                        else:
+                            values = torch.from_numpy(vector)
+                            work = secagg.client(scope, values, terms, identity, server, answers.commit(step))
+                        message = await run_sum(me, server, work, ASKS)
+            except TacitError as error:
+                await me.send(server, SumRefused(step, error.outside))
+                raise
+            answered(step)
 
 
 async def _begin(
@@ -342,16 +341,17 @@ def _answer(
     answers: Answers,
     message: SumStep,
     checker: Checker | None = None,
-    last: StepVectors | None = None,
+    read: ReadStep | None = None,
     first: int = 0,
 ) -> tuple[bytes, np.ndarray]:
     """Return the digest of the request and the vector that answers it: the kept one, if there is one.
 
     `first` is the step at which the program began.
     """
-    step, sent_down, own = message.step, message.vectors, message.step - first
+    read = read or StepVectors().read(message.step, message.vectors, message.kept)
+    step, sent_down, own = message.step, read.down, message.step - first
     down = sent_down  # most often the same object, which a program then reads once
-    if OPENED in down or BEGAN in down:
+    if OPENED in read.vectors or BEGAN in read.vectors:
         down = {k: v for k, v in sent_down.items() if k not in (OPENED, BEGAN)}
     if not 0 <= own < program.max_steps:
         raise ProtocolError(
@@ -360,7 +360,7 @@ def _answer(
         )
     if not len(message.session) == len(message.keys) == SESSION_BYTES:
         raise ProtocolError(f"the session of a sum has {len(message.session)} bytes, not {SESSION_BYTES}.")
-    sent, kept = (last or StepVectors()).digest(step, sent_down), answers.find(step)
+    sent, kept = read.digest, answers.find(step)
     if kept is not None:
         if kept[0] != sent:
             raise ProtocolError(
@@ -387,7 +387,7 @@ def _answer(
                 f"the coordinator asks {name!r} in step {step + 1} for what it has answered ({once}), and "
                 "the agreed program asks that once. Nothing was sent."
             )
-        length = None if checker is not None else count_words(program, own, down)
+        length = None if checker is not None else read.count_words(program, own, down)
         packed = length is not None
         if length is not None:
             vector = cast(Packed, program).local_words(own, table, down)
@@ -446,10 +446,12 @@ async def server(
     opened      is called with each new sum before the next step, with the parties in it
     share       makes vectors of the result that all parties receive
     """
-    keys = _Keys()
+    keys, interruptions = _Keys(), _Interruptions(me, admission)
 
     async def ask(step: int, sent: Down, asked: tuple[int, Down], names: list[str]) -> SumOutcome:
-        outcome = await _sum(me, program, rules, step, dict(sent), asked, names, keys, admission, aborted)
+        outcome = await _sum(
+            me, program, rules, step, dict(sent), asked, names, keys, admission, interruptions, aborted
+        )
         opened(step, outcome.total.numpy(), [p for p in names if p in outcome.included])
         return outcome
 
@@ -458,6 +460,8 @@ async def server(
     except TacitError as error:
         await me.send(list(rules.parties), SumsOver({}, str(error)[:300]))
         raise
+    finally:
+        await interruptions.close()
     await me.send(list(rules.parties), SumsOver({} if share is None else dict(share(result)), ""))
     return result
 
@@ -480,6 +484,7 @@ async def _sum(
     names: list[str],
     keys: _Keys,
     admission: Admission | None,
+    interruptions: _Interruptions,
     aborted: Callable[[int, str], None],
 ) -> SumOutcome:
     """Return the sum of one step. A party that restarts begins it again; an aborted sum is tried again."""
@@ -503,26 +508,23 @@ async def _sum(
         with me.scope(_tag(message)) as scope:
             await me.send(present, message)
             if admission is not None:
-                admission.add_request(present, message, busy=False)  # notes whose process it was
-                admission.complete_request(present, SumStep)
+                admission.note_processes(present)
             work = asyncio.ensure_future(
                 sum_of_all.server(scope, present, terms, known is None, rules.within)
                 if rules.threshold == 1
                 else secagg.server(scope, present, terms, rules.within, rules.within)
             )
-            refusal = asyncio.ensure_future(_refusal(me, present))
-            restart = asyncio.ensure_future(_restart(present, admission))
-            tasks = (work, refusal, restart)
             try:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                watched: list[asyncio.Future[Any]] = [work, *interruptions.watch(present)]
+                await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
                 if work.done():
                     outcome = work.result()
                     if rules.threshold == 1:
                         keys.session, keys.last.vectors = message.keys, vectors
                     return outcome
-                why = refusal.result() if refusal.done() else restart.result()
+                why, is_refusal = interruptions.read()
                 await scope.send(present, RoundOver(True, why))
-                if refusal.done():
+                if is_refusal:
                     raise QueryRefused(why)
                 aborted(step, why)
             except sum_of_all.SessionLost as lost:
@@ -534,29 +536,73 @@ async def _sum(
                 if error.spent or tries == rules.tries:
                     raise
             finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                if not work.done():
+                    work.cancel()
+                    await asyncio.gather(work, return_exceptions=True)
 
 
-async def _refusal(me: Party, names: Sequence[str]) -> str:
-    while True:
-        name, message = await me.first(SumRefused)
-        if name in names:
-            return f"party {name!r} does not answer step {message.step + 1}: {shown(message.reason)[:300]}"
+class _Interruptions:
+    """What ends a sum early: a party that refuses its step, and one that restarts or stays away.
 
+    One task waits for each of them for as long as the program runs.
+    """
 
-async def _restart(names: Sequence[str], admission: Admission | None) -> str:
-    """Wait until one of these parties has restarted; raise if it cannot take part any more or stays away."""
-    if admission is None:
-        await asyncio.Event().wait()
-    assert admission is not None
-    while True:
-        admission.changed.clear()
-        for name in names:
+    def __init__(self, me: Party, admission: Admission | None) -> None:
+        self.me, self.admission = me, admission
+        self.names: Sequence[str] = ()  # the parties of this sum
+        self._refusal: asyncio.Future[str] | None = None
+        self._restart: asyncio.Future[str] | None = None
+
+    def watch(self, names: Sequence[str]) -> list[asyncio.Future[str]]:
+        """Return what is done when a sum over these parties has to end."""
+        self.names = names
+        if self._refusal is None:
+            self._refusal = asyncio.ensure_future(self._wait_for_refusal())
+        tasks = [self._refusal]
+        if self.admission is not None:
+            restart = self._restart
+            if restart is None or restart.done() or self._find_restart(self.admission) is not None:
+                if restart is not None and not restart.cancel():
+                    restart.exception()  # found between two sums; a new task looks at once
+                self._restart = restart = asyncio.ensure_future(self._wait_for_restart(self.admission))
+            tasks.append(restart)
+        return tasks
+
+    def read(self) -> tuple[str, bool]:
+        """Return why the sum has to end, and whether because a party refuses; raise if the program has to."""
+        if self._refusal is not None and self._refusal.done():
+            return self._refusal.result(), True
+        assert self._restart is not None
+        return self._restart.result(), False
+
+    async def close(self) -> None:
+        tasks = [task for task in (self._refusal, self._restart) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _wait_for_refusal(self) -> str:
+        while True:
+            name, message = await self.me.first(SumRefused)
+            if name in self.names:
+                return (
+                    f"party {name!r} does not answer step {message.step + 1}: {shown(message.reason)[:300]}"
+                )
+
+    async def _wait_for_restart(self, admission: Admission) -> str:
+        while True:
+            admission.changed.clear()
+            found = self._find_restart(admission)
+            if found is not None:
+                return found
+            admission.list_absent(self.names)
+            await admission.wait_for_change()
+
+    def _find_restart(self, admission: Admission) -> str | None:
+        """Return which of the parties has restarted, if one has; raise if one cannot take part any more."""
+        for name in self.names:
             if admission.has_restarted(name):
                 return f"party {name!r} restarted; the sum begins again"
             if name in admission.refused:
                 raise ProtocolError(f"the program cannot go on: {name!r}: {admission.refused[name]}")
-        admission.list_absent(names)
-        await admission.wait_for_change()
+        return None

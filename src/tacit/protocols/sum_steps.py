@@ -6,17 +6,82 @@ simulation runs without them.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from functools import cache
 from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
+import torch
 from torch import Tensor
 
 T = TypeVar("T", contravariant=True)  # what a party holds
 R = TypeVar("R", covariant=True)  # what the coordinator returns
 
 Down = Mapping[str, Tensor]
+
+
+def bytes_of(vector: Tensor) -> np.ndarray:
+    """Return a vector's memory. numpy compares and joins it in this thread: torch starts others for more than
+    32,768 numbers, which wait for each other longer than they work if the processor is busy.
+    """
+    found: np.ndarray = vector.contiguous().view(torch.uint8).numpy()
+    return found
+
+
+class SharedVectors(Mapping[str, Tensor]):
+    """What a step was sent, as all parties of one process have it.
+
+    A tensor that is taken from here is a copy, and `read` gives arrays that nobody can write to: no party
+    changes what another one reads.
+    """
+
+    __slots__ = ("_arrays", "_vectors")
+
+    def __init__(self, vectors: Mapping[str, Tensor], last: SharedVectors | None = None) -> None:
+        self._vectors = vectors
+        self._arrays: dict[str, tuple[Tensor, np.ndarray]] = {} if last is None else dict(last._arrays)
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = self._vectors[name]
+        if not tensor.is_cpu:
+            return tensor.clone()
+        copied = torch.empty(tensor.shape, dtype=tensor.dtype)
+        bytes_of(copied.reshape(-1))[:] = bytes_of(tensor.reshape(-1))
+        return copied
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._vectors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._vectors)
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    def read(self, name: str) -> np.ndarray:
+        """Return a vector, read-only: the same array for as long as steps repeat the vector."""
+        tensor, known = self._vectors[name], self._arrays.get(name)
+        if known is None or known[0] is not tensor:
+            self._arrays[name] = known = tensor, _read_only(tensor)
+        return known[1]
+
+
+def read_vector(down: Down, name: str) -> tuple[object, np.ndarray]:
+    """Return a vector that was sent, read-only, without a copy, and an object that is the same as long as the
+    vector is.
+    """
+    if isinstance(down, SharedVectors):
+        array = down.read(name)
+        return array, array
+    tensor = down[name]
+    return tensor, _read_only(tensor)
+
+
+def _read_only(tensor: Tensor) -> np.ndarray:
+    array: np.ndarray = tensor.numpy()
+    array.flags.writeable = False
+    return array
+
 
 BEGIN_AGAIN, END = "begin again", "end"  # what a program does if parties leave (departures.py)
 
@@ -38,7 +103,7 @@ class SumProgram(Protocol[T, R]):
     def local(self, step: int, table: T, down: Down) -> np.ndarray:
         """Return what one party contributes: a vector of int64.
 
-        It does not change `down`, which parties of one process share.
+        What it takes from `down` is its own, or read-only (`read_vector`).
         """
 
     def coordinate(self) -> Generator[Down, np.ndarray, R]:

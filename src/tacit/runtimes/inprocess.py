@@ -130,9 +130,8 @@ class _Wire:
                 f"party {self.owner!r} sends to {to!r}, which is not a party of this run. "
                 f"{nearest(to, list(self.boxes))}"
             )
-        if to != self.owner and not box.fits(self.owner, scope, len(frame)):
+        while not box.offer(self.owner, scope, frame):
             await self._room(box, scope, len(frame))
-        box.put(self.owner, scope, frame, asked=True)
 
     async def _room(self, box: Mailbox, scope: str, size: int) -> None:
         """Wait until the receiver's program has read enough, or has ended."""
