@@ -504,6 +504,7 @@ FIVE: dict[str, Any] = {
 }
 NETWORK: dict[str, dict[str, Any]] = {
     "chosen": CHOSEN,
+    **{f"members={m}": {**CHOSEN, "members": m} for m in (2, 4, 8)},
     "by metric": {**CHOSEN, "stop_by": None},
     "patience 10": {
         **CHOSEN,
@@ -540,9 +541,11 @@ NETWORK: dict[str, dict[str, Any]] = {
 
 
 def measure(s: Split, settings: dict[str, Any], is_network: bool, seed: int) -> float:
-    model: Any = models.MLP(HIDDEN) if is_network else "linear" if s.is_regression else "logistic"
+    model: Any = "linear" if s.is_regression else "logistic"
+    if is_network:
+        model = models.MLP(HIDDEN, members=settings.get("members"))
     again = settings.get("again")
-    settings = {name: value for name, value in settings.items() if name != "again"}
+    settings = {name: value for name, value in settings.items() if name not in ("again", "members")}
     run = tacit.train(s.fed, model=model, seed=seed, min_rows=1, **settings)
     if again is not None:
         (best,) = [e["best_round"] for e in run.events if e["kind"] == "stop"]

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .engine.layers import Characters, CropFlip
+from .engine.members import Members
 from .errors import BadData, BadJob, BadParameter, MissingFiles
 from .parameters import bad, check, flag, nearest, to_table, whole
 
@@ -50,18 +51,29 @@ class Linear:
 class MLP:
     """A multilayer perceptron with ReLU.
 
-    Two hidden layers of 200 units are the 2NN of McMahan et al. 2017 (199,210 parameters on MNIST).
+    Two hidden layers of 200 units are the 2NN of McMahan et al. 2017 (199,210 parameters on MNIST). Several
+    `members` are an ensemble: independent networks that are trained side by side as one model.
     """
 
     hidden: tuple[int, ...] = (200, 200)
+    members: int | None = whole(
+        None,
+        least=1,
+        most=64,
+        none="1",
+        doc="networks with different initial weights, whose mean output is the model's",
+    )
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         if not isinstance(self.hidden, tuple | list) or not all(
             isinstance(h, int) and not isinstance(h, bool) and h >= 1 for h in self.hidden
         ):
             raise bad("MLP", "hidden", self.hidden, "whole numbers of at least 1, one for each hidden layer")
+        members = [self._member(math.prod(shape), outputs) for _ in range(self.members or 1)]
+        return members[0] if len(members) == 1 else Members(members)
+
+    def _member(self, width: int, outputs: int) -> nn.Module:
         layers: list[nn.Module] = [nn.Flatten()]
-        width = math.prod(shape)
         for h in self.hidden:
             layers += [nn.Linear(width, h), nn.ReLU()]
             width = h

@@ -117,11 +117,18 @@ def gradient(
     live: Tensor,
     objective: Objective = CROSS_ENTROPY,
     weights: Tensor | None = None,
+    members: int = 1,
 ) -> Tensor:
     """The gradients of S models w [S, D], each on its own batch of rows, index [S, B] of x and y.
 
-    `weights` are the class weights of the objective as a tensor; its L2 penalty is not in this gradient.
+    `weights` are the class weights of the objective as a tensor; its L2 penalty is not in this gradient. A
+    model of several members has them one after the other: a stack of S·M models, M of which share a batch.
     """
+    if members > 1:
+        w = w.reshape(len(w) * members, -1)
+        index, live = index.repeat_interleave(members, 0), live.repeat_interleave(members, 0)
+        g = gradient(layers, w, x, y, index, live, objective, weights)
+        return g.view(len(w) // members, -1)
     g = torch.empty_like(w, memory_format=torch.contiguous_format)
     # on a CPU four times as fast as x[index]
     rows = x.index_select(0, index.reshape(-1)).view(*index.shape, -1)

@@ -20,18 +20,20 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from ..algorithms.plan import Plans
 from ..algorithms.types import Batch, LocalState, State
 from ..data.inputs import Features, Stored, blank_rows, bytes_of_row, concatenate, read
+from ..errors import BadParameter
 from . import dense, pooled, recurrent
 from .calling import LOGITS, LOSS, Part, call, call_with, last_input
-from .dense import Layer, cover, for_one_client, layers_of, parts_of
+from .dense import Layer, Slot, cover, for_one_client, layers_of, parts_of
 from .flat_module import FlatModule, ThreadModules, join, slots_of, split
 from .layers import LocalStep
 from .losses import EVALUATED, WRITTEN_OUT, Objective, probe_own
+from .members import Members, members_of
 from .pooled import Network, network_of
 from .recurrent import Chain, chain_of
 
 _dense = for_one_client(
     lambda task, w, index, live: dense.gradient(
-        task.dense, w, task.x, task.y, index, live, task.objective, task.class_weights
+        task.dense, w, task.x, task.y, index, live, task.objective, task.class_weights, task.members
     )
 )
 _linear = for_one_client(
@@ -85,6 +87,7 @@ class Task:
         self.parameters = slots_of((k, p) for k, p in module.named_parameters() if p.requires_grad)
         self.buffer_slots = slots_of((k, b) for k, b in module.named_buffers() if b.is_floating_point())
         self.dim = sum(s.stop - s.start for s in self.parameters)
+        self.members = len(members_of(module)) or 1  # the loss is the sum of theirs
         self.stacked = stacked  # whether an engine runs `gradient` under vmap
         self.recorded = recorded  # or records it, client by client, as a CUDA graph
         self.compiles = False  # whether the recorded forward and backward pass are compiled
@@ -139,7 +142,10 @@ class Task:
             }
         shared = self._frozen[device]
         memo: dict[int, Any] = {id(p): shared[id(p)][1] if id(p) in shared else p for p in frozen}
-        return copy.deepcopy(self.module, memo).to(device).train()
+        module = copy.deepcopy(self.module, memo).to(device).train()
+        if isinstance(module, Members):
+            module.is_apart = True
+        return module
 
     def redraw(self, plans: Plans, name: str, epochs: int) -> Plans:
         """The plans of the stacked clients; a private task draws the rows of its one client `name` in
@@ -214,7 +220,7 @@ class Task:
 
         Buffers follow the last model.
         """
-        if self.dense and len(self.dense) == 1:
+        if self.dense and len(self.dense) == 1 and self.members == 1:
             return _linear(self, models, batch.index, live, left_out), current
         parts = [self._sums(current._replace(w=w), batch, a, b) for w, a, b in zip(models, live, left_out)]
         return torch.stack([sums for sums, _ in parts]), current._replace(buffers=parts[-1][1].buffers)
@@ -243,7 +249,9 @@ class Task:
             return probe_own(self.objective, out, self.y[:2]).dim() == 0
 
     def _loss(self, out: Tensor, y: Tensor) -> Tensor:
-        return self.objective.of_rows(out, y, self.class_weights)
+        if self.members == 1:
+            return self.objective.of_rows(out, y, self.class_weights)
+        return torch.stack([self.objective.of_rows(o, y, self.class_weights) for o in out.unbind(1)]).sum(0)
 
     def _data_gradient(self, current: LocalState, batch: Batch) -> tuple[Tensor, LocalState]:
         if self.stacked and self.dense:
@@ -293,6 +301,8 @@ class Task:
 
     def features(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
         """[B, F]: what the last layer with parameters receives, for the batch's rows; differentiable in w."""
+        if self.members > 1:
+            raise BadParameter("features: every member of the model has its own. Use models.MLP(members=1).")
         module = self._own_module()
         with last_input(module) as received:
             self._outputs(module, w, batch, buffers)
@@ -306,7 +316,8 @@ class Task:
             buffers = {"buffers": flat + 0 * batch.live.sum()}
         values = self._values(w, buffers or {}, module)
         with self._forward(batch):
-            return call_with(module, values, self._rows(batch), self.part).float()
+            out = call_with(module, values, self._rows(batch), self.part).float()
+        return out if self.members == 1 else out.mean(1)
 
     def _own_module(self) -> nn.Module:
         """The module that only this thread uses, in training mode."""
@@ -469,10 +480,10 @@ class Task:
         """
         if not isinstance(self.x, Tensor):
             return None, None, None
-        layers = layers_of(parts_of(self.module), self.parameters)
+        layers, slots = self._layers()
         if self.objective.loss not in WRITTEN_OUT:
             return None, None, None
-        stacked = layers if layers and cover(layers, self.parameters) and self.y.dim() == 1 else None
+        stacked = layers if layers and cover(layers, slots) and self.y.dim() == 1 else None
         if self.objective.loss != "cross_entropy" or self.objective.class_weight:
             return stacked, None, None
         return (
@@ -480,6 +491,16 @@ class Task:
             network_of(self.module, self.parameters, self.x.shape[1:]),
             chain_of(self.module, self.parameters),
         )
+
+    def _layers(self) -> tuple[list[Layer] | None, list[Slot]]:
+        """The layers of a perceptron, or of each member of one, in the part of the vector that is its own."""
+        members = members_of(self.module)
+        if not members:
+            return layers_of(parts_of(self.module), self.parameters), self.parameters
+        each = [slots_of((k, p) for k, p in m.named_parameters() if p.requires_grad) for m in members]
+        is_repeated = all(slots == each[0] for slots in each) and self.dim == len(each) * each[0][-1].stop
+        found = [layers_of(parts_of(m), each[0]) for m in members] if is_repeated else [None]
+        return found[0] if all(layers == found[0] for layers in found) else None, each[0]
 
     # predictions --------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from ..data.cells import float_texts
 from ..data.recipe import OTHER, RANKS
+from ..engine.members import Members, members_of
 from ..errors import BadParameter, MissingExtra
 from .export import Scorer, cannot_trace, describe
 
@@ -211,12 +212,28 @@ def _write_dense(onnx: Any, release: Release, scorer: Scorer) -> Any | None:
 
     torch's own exporter takes seconds, and needs one more package.
     """
-    layers = list(scorer.module) if isinstance(scorer.module, nn.Sequential) else []
-    if not layers or not all(type(layer) in DENSE for layer in layers) or not scorer.is_double:
+    members = [list(member.children()) for member in members_of(scorer.module) or [scorer.module]]
+    is_dense = all(type(layer) in DENSE for layers in members for layer in layers) and all(members)
+    if type(scorer.module) not in (nn.Sequential, Members) or not is_dense or not scorer.is_double:
         return None
     kinds, graph = onnx.TensorProto, Graph(onnx, "model")
     graph.inputs.append(onnx.helper.make_tensor_value_info(ENCODED, kinds.FLOAT, ["rows", *release.shape]))
     x = graph.op("Cast", ENCODED, to=kinds.DOUBLE)
+    outputs = [_apply(graph, layers, x) for layers in members]
+    x = outputs[0]
+    if len(outputs) > 1:  # onnxruntime has no Mean of doubles
+        x = graph.op("Div", graph.op("Sum", *outputs), graph.constant(float(len(outputs))))
+    if release.is_regression:
+        x = graph.op("Reshape", x, graph.constant(np.array([-1])))
+        x = graph.op("Mul", x, graph.constant(scorer.std))
+        graph.result = graph.op("Add", x, graph.constant(scorer.mean), out="prediction")
+        return graph.model(kinds.DOUBLE, ["rows"])
+    graph.result = graph.op("Softmax", x, axis=1, out="probabilities")
+    return graph.model(kinds.DOUBLE, ["rows", release.outputs])
+
+
+def _apply(graph: Graph, layers: Sequence[nn.Module], x: str) -> str:
+    """Add a perceptron to the graph; return the name of its outputs."""
     for layer in layers:
         if isinstance(layer, nn.Linear):
             weights = [layer.weight, *([] if layer.bias is None else [layer.bias])]
@@ -225,13 +242,7 @@ def _write_dense(onnx: Any, release: Release, scorer: Scorer) -> Any | None:
             x = graph.op("Relu", x)
         elif isinstance(layer, nn.Flatten):
             x = graph.op("Flatten", x, axis=1)
-    if release.is_regression:
-        x = graph.op("Reshape", x, graph.constant(np.array([-1])))
-        x = graph.op("Mul", x, graph.constant(scorer.std))
-        graph.result = graph.op("Add", x, graph.constant(scorer.mean), out="prediction")
-        return graph.model(kinds.DOUBLE, ["rows"])
-    graph.result = graph.op("Softmax", x, axis=1, out="probabilities")
-    return graph.model(kinds.DOUBLE, ["rows", release.outputs])
+    return x
 
 
 def _trace(release: Release, scorer: Scorer, example: Tensor) -> Any:

@@ -50,6 +50,7 @@ ENTRIES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
 )
 MODEL_ENTRIES: tuple[Callable[[Plan, Task, State, Callable[[], Layout]], Iterator[Conflict]], ...] = (
     built_model.batch_loss,
+    built_model.members,
     built_model.aggregated_model,
     built_model.paced_model,
     built_model.gossip_model,

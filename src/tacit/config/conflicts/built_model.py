@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from ...aggregate import Mean
+from ...algorithms import FedPer
 from ...algorithms.types import State
 from ...engine.losses import classes_last
 from ...engine.task import Task
@@ -40,6 +41,23 @@ def batch_loss(p: Plan, task: Task, start: State, layout: Callable[[], Layout]) 
                 f"{p.fed.classes} classes",
                 "Use runtime='cohort', or give the targets as numbers (regression=True).",
             )
+
+
+def members(p: Plan, task: Task, start: State, layout: Callable[[], Layout]) -> Iterator[Conflict]:
+    """What takes a model of several members for one network."""
+    if task.members > 1 and p.private is not None:
+        yield Conflict(
+            "model",
+            f"its {task.members} members would share the norm to which DP-SGD clips the gradient of a row",
+            "Use models.MLP(members=1).",
+        )
+    if task.members > 1 and isinstance(p.algorithm, FedPer):
+        yield Conflict(
+            "model",
+            f"the last layers of its {task.members} members are not the last layers of the model, which "
+            f"{name_of(p.algorithm)} keeps at each party",
+            "Use models.MLP(members=1).",
+        )
 
 
 def paced_model(p: Plan, task: Task, start: State, layout: Callable[[], Layout]) -> Iterator[Conflict]:
