@@ -213,15 +213,17 @@ class MarginalGenerator(AdaptiveGenerator):
     def _with_rest(self, domains: DomainEstimate, part: float) -> Self:
         """ρ adds up, which leaves more than ε does; δ of the thresholds is subtracted first."""
         delta = self.delta - domains.delta
-        rho = discrete.rho_of(self.epsilon, delta) - float(domains.rho)
+        # what `learn_private` has left after the thresholds of its cells: the same δ, or ρ would not add up
+        left = delta * (1 - THRESHOLDS)
+        rho = discrete.rho_of(self.epsilon, left) - float(domains.rho)
         # rounded down: the search for ρ must not return more than is left
-        return replace(self, epsilon=discrete.epsilon_of(rho * (1 - 1e-9), delta), delta=delta)
+        return replace(self, epsilon=discrete.epsilon_of(rho * (1 - 1e-9), left), delta=delta)
 
     def learn_private(
         self, frame: pd.DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
     ) -> tuple[GeneratorState, Spend]:
         thresholds = self.delta * THRESHOLDS
-        rho = rho_of(self.epsilon, self.delta - thresholds)
+        rho = rho_of(self.epsilon, self.delta * (1 - THRESHOLDS))
         # of counts that share the rest of the budget, one for each column
         noise = math.sqrt(len(grid.sizes) / (2 * (1 - self.cells) * rho))
         found = estimate_cells(frame, grid, self.cells * rho, thresholds, secret, noise)
