@@ -223,10 +223,10 @@ def _draw_tails(
         outermost = np.append(outermost, np.zeros(max(0, max(floor, BEYOND) - len(outermost))))
         scale, most = float(np.median(outermost)) / math.log(2), float(np.sort(outermost)[-BEYOND])
         if scale > 0 and most > 0:
-            # equal values stay equal, and larger ones larger
+            # equal values stay equal; larger ones need not be larger, or rows far out would be known again
             values, rank = np.unique(excess, return_inverse=True)
             mass = -math.expm1(-min(FARTHEST, most / scale))
-            drawn = np.sort(-scale * np.log1p(-mass * rng.random(len(values))))
+            drawn = -scale * np.log1p(-mass * rng.random(len(values)))
             out[rows] = end + sign * drawn[rank.reshape(-1)]
     if column.declared:
         return out, column
