@@ -83,10 +83,10 @@ class Grid:
         if j in self.knots:
             return self.knots[j]
         k, places, (low, high) = self._cells(j), self.count_values(j), self.columns[j].ends
-        ends = np.arange(k + 1)
+        number = np.arange(k + 1)
         # values p with p·k // places = code
-        ends = -(-ends * places // k) if places else low + ends / k * (high - low)
-        return np.column_stack([ends[:-1], ends[1:]]).astype(np.float64)
+        ends = np.asarray(-(-number * places // k) if places else low + number / k * (high - low), float)
+        return np.column_stack([ends[:-1], ends[1:]])
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -135,7 +135,7 @@ class Grid:
         column, places = self.columns[j], self.count_values(j)
         low, high = column.ends
         x = np.clip(column.to_numbers_or_nan(series), low, high)
-        return np.clip(np.rint((x - low) / (column.step or 1)), 0, places - 1) if places else x
+        return np.asarray(np.clip(np.rint((x - low) / (column.step or 1)), 0, places - 1) if places else x)
 
     def to_numbers(self, codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Convert cells to column numbers: a level index, a uniform draw from the bin, or NaN."""
