@@ -9,9 +9,15 @@ Half of a table, at most `--rows`, is learned; as many other rows are held out. 
 and starts our generators with another seed; the figures are means.
 
 quality is SDMetrics' QualityReport. TSTR is the AUC of scikit-learn's boosted trees trained on synthetic and
-tested on held-out rows, C2ST that of boosted trees that tell synthetic from held-out rows (.5 is best). singling
+tested on held-out rows, C2ST that of boosted trees that tell synthetic from held-out rows (.5 is best; rows are
+shuffled first, because some generators return them sorted). singling
 (three columns), linkability and inference (of the target) are Anonymeter's risks in excess of the held-out rows';
-`peers/judge_work.py` says how. CPU s is for fitting and sampling, one thread each.
+`peers/judge_work.py` says how. missing is the share of synthetic cells that are missing in columns without missing
+values: the judges cannot compare them, so each is filled with a value drawn from the other synthetic rows. CPU s is for
+fitting and sampling, one thread each.
+
+Both MST are told the same of the table: its bounds, and the values of numbers that have at most 20. The rows
+"MST from ranges" are told only the bounds.
 
 Peers and judges live in environments of their own (benchmarks/peers/install.sh). What is not installed there is
 named and left out. SDV is under the Business Source License: install.sh does not install it, but it takes part
@@ -58,7 +64,10 @@ OURS: dict[str, synth.Generator] = {
     "TVAE": synth.TVAE(device="cpu", epochs=EPOCHS),
     "CTGAN": synth.CTGAN(device="cpu", epochs=EPOCHS),
     "MST, ε = 3": synth.MST(epsilon=EPSILON),
+    "MST from ranges, ε = 3": synth.MST(epsilon=EPSILON),
 }
+RANGES = "MST from ranges, ε = 3"  # numbers of few values are declared by their bounds alone
+FEW = 20  # values of a number that are declared one by one, as smartnoise's program does
 # name in the table: (environment, program)
 OTHERS = {
     "MOSTLY AI": ("mostlyai", "mostlyai_work.py"),
@@ -67,7 +76,7 @@ OTHERS = {
     "SDV GaussianCopula": ("sdv", "sdv_work.py"),
 }
 JUDGES = PEERS / "judges" / "bin" / "python"
-HEADS = ("quality", "TSTR", "C2ST", "singling", "linkability", "inference", "CPU s")
+HEADS = ("quality", "TSTR", "C2ST", "singling", "linkability", "inference", "missing", "CPU s")
 
 
 def tables() -> dict[str, tuple[pd.DataFrame, str]]:
@@ -112,13 +121,19 @@ def heart_disease() -> pd.DataFrame:
     return frame.assign(ill=np.where(frame.pop("num") > 0, "yes", "no"))
 
 
-def declare(frame: pd.DataFrame) -> dict[str, synth.Column]:
-    """Declare columns as the table has them: fine for a comparison, not for a release with ε."""
+def declare(frame: pd.DataFrame, few: int = FEW) -> dict[str, synth.Column]:
+    """Declare columns as the table has them: fine for a comparison, not for a release with ε.
+
+    Numbers of at most `few` values are declared by these.
+    """
     out = {}
     for name in frame:
         column, missing = frame[name], bool(frame[name].isna().any())
         if not pd.api.types.is_numeric_dtype(column):
             out[str(name)] = synth.categorical(sorted(column.dropna().unique()), missing=missing)
+            continue
+        if column.nunique() <= few:
+            out[str(name)] = synth.ordinal(sorted(column.dropna().unique()), missing=missing)
             continue
         low, high = float(column.min()), float(column.max())
         if (column.dropna() % 1 == 0).all():
@@ -145,7 +160,11 @@ def boosted_auc(train: pd.DataFrame, y: pd.Series, test: pd.DataFrame, truth: pd
 
 
 def classify(train: pd.DataFrame, made: pd.DataFrame, holdout: pd.DataFrame, target: str) -> list[float]:
-    """Return TSTR and C2ST."""
+    """Return TSTR and C2ST.
+
+    Rows are shuffled: a classifier that is tested on the second half of sorted rows cannot tell them from real ones.
+    """
+    made = made.sample(frac=1, random_state=0).reset_index(drop=True)
     positive = train[target].unique()[0]
     tstr = boosted_auc(
         made.drop(columns=target),
@@ -182,11 +201,27 @@ def run_peer(python: Path, program: str, train: pd.DataFrame, folder: Path) -> t
     for name in train:  # some peers return whole numbers as floats or text
         if pd.api.types.is_numeric_dtype(train[name]):
             made[name] = pd.to_numeric(made[name])
-            if pd.api.types.is_integer_dtype(train[name]):
-                made[name] = made[name].round()
+    return made, seconds
+
+
+def fill_missing(made: pd.DataFrame, train: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, float]:
+    """Fill cells that are missing where no real one is, and return the share of such cells.
+
+    Each is drawn from the others of its column: this keeps the column's distribution, and dropping the rows would
+    hide what else is in them.
+    """
+    made, rng = made.copy(), np.random.default_rng(seed)
+    missing = 0
+    for name in train:
+        absent = made[name].isna()
+        if absent.any() and not train[name].isna().any():
+            missing += int(absent.sum())
+            made.loc[absent, name] = rng.choice(made.loc[~absent, name].to_numpy(), int(absent.sum()))
+        if pd.api.types.is_integer_dtype(train[name]):
+            made[name] = made[name].round()
         if made[name].dtype != train[name].dtype:
             made[name] = made[name].astype(train[name].dtype)
-    return made, seconds
+    return made, missing / made.size
 
 
 def run_table(name: str, rows: int, seed: int, names: list[str]) -> list[tuple[str, list[float]]]:
@@ -198,7 +233,7 @@ def run_table(name: str, rows: int, seed: int, names: list[str]) -> list[tuple[s
     train = frame.iloc[:rows].reset_index(drop=True)
     holdout = frame.iloc[rows : 2 * rows].reset_index(drop=True)
     results: dict[str, list[float]] = {}
-    times = {}
+    times, missing = {}, {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         train.to_parquet(folder / "train.parquet")
@@ -209,18 +244,20 @@ def run_table(name: str, rows: int, seed: int, names: list[str]) -> list[tuple[s
                 if not generator.private:  # whose randomness is the operating system's
                     generator = replace(generator, seed=seed)  # type: ignore[type-var]
                 start = time.process_time()
-                generator.fit(train, declare(train) if generator.private else None)
+                declared = declare(train, 0 if who == RANGES else FEW) if generator.private else None
+                generator.fit(train, declared)
                 made = generator.sample(rows, seed=1 + seed)
                 times[who] = time.process_time() - start
             else:
                 environment, program = OTHERS[who]
                 made, times[who] = run_peer(PEERS / environment / "bin" / "python", program, train, folder)
+            made, missing[who] = fill_missing(made, train, seed)
             made.to_parquet(folder / f"made-{len(results)}.parquet")
             results[who] = classify(train, made, holdout, target)
         judged = run(JUDGES, "judge_work.py", str(folder), str(len(results)), target)["figures"]
         assert isinstance(judged, list)
     return [
-        (who, [quality, *classified, *risks, times[who]])
+        (who, [quality, *classified, *risks, missing[who], times[who]])
         for (who, classified), (quality, *risks) in zip(results.items(), judged)
     ]
 
@@ -238,7 +275,11 @@ def collect(
     done = []
     if args.keep and args.keep.exists():
         for line in map(json.loads, args.keep.read_text(encoding="utf-8").splitlines()):
-            if (line["table"], line["seed"]) in work and line["rows"] == args.rows:
+            if (
+                (line["table"], line["seed"]) in work
+                and line["rows"] == args.rows
+                and line["heads"] == list(HEADS)
+            ):
                 done.append((line["table"], line["seed"]))
                 add(line["table"], [(who, v) for who, v in line["figures"] if who in names])
     left = [w for w in work if w not in done]
@@ -251,7 +292,7 @@ def collect(
                 row = "".join(f"{f:13.3f}" for f in values)
                 print(f"{table:20}{who + f', seed {seed}':32}{row}", flush=True)
             if args.keep:
-                record = {"table": table, "seed": seed, "rows": args.rows, "figures": lines}
+                record = {"table": table, "seed": seed, "rows": args.rows, "heads": HEADS, "figures": lines}
                 with args.keep.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(record) + "\n")
     return figures

@@ -157,8 +157,12 @@ def test_the_accountant_of_google_finds_no_more_than_the_stated_epsilon():
         assert 0.97 * epsilon <= found <= epsilon * (1 + 1e-4)
 
 
-def test_domains_and_marginals_together_cost_the_stated_epsilon(monkeypatch):
-    """Every release of the fit, in one accountant: the ρ of the domains and that of the curator."""
+@pytest.mark.parametrize("names", [list(OPEN), ["sex", "smoker"]])
+def test_domains_and_marginals_together_cost_the_stated_epsilon(monkeypatch, names):
+    """Every release of the fit, in one accountant: the ρ of the domains and that of the curator.
+
+    The curator's has the ρ of the columns' cells in it; both subtract δ of their thresholds.
+    """
     import dp_accounting
     from dp_accounting import rdp
 
@@ -168,8 +172,8 @@ def test_domains_and_marginals_together_cost_the_stated_epsilon(monkeypatch):
     monkeypatch.setattr(
         private,
         "marginal_spend",
-        lambda mechanism, epsilon, delta, curator, was=private.marginal_spend: (
-            spent.append(float(curator.spent)) or was(mechanism, epsilon, delta, curator)
+        lambda mechanism, epsilon, delta, curator, listed, was=private.marginal_spend: (
+            spent.extend([float(curator.spent), listed]) or was(mechanism, epsilon, delta, curator, listed)
         ),
     )
     monkeypatch.setattr(
@@ -179,14 +183,17 @@ def test_domains_and_marginals_together_cost_the_stated_epsilon(monkeypatch):
             spent.append(float((estimate := was(*args)).rho)) or spent.append(estimate.delta) or estimate
         ),
     )
-    fitted = MST(epsilon=1.0, delta=1e-6, domain_epsilon=0.5, insecure_seed=2).fit(many(), OPEN)
-    domains, thresholds, marginals = spent
+    fitted = MST(epsilon=1.0, delta=1e-6, domain_epsilon=0.5, insecure_seed=2).fit(
+        many(), {name: OPEN[name] for name in names}
+    )
+    domains, thresholds, marginals, listed = spent
+    assert (listed > 0) == ("x" in names)  # only numbers have values to list
     account = rdp.RdpAccountant(ORDERS)
     account.compose(dp_accounting.ZCDpEvent(domains + marginals))
-    assert 0.97 <= account.get_epsilon(1e-6 - thresholds) <= 1 + 1e-4
+    assert 0.97 <= account.get_epsilon(1e-6 - thresholds - listed) <= 1 + 1e-4
     (line,) = fitted.ledger.spent
     assert (line.epsilon, line.delta) == (pytest.approx(1.0), 1e-6)
-    assert "after domains of x, income, sex, day" in line.mechanism
+    assert ("after domains of x, income, sex, day" in line.mechanism) == ("x" in names)
     assert "ε = 0.5, δ = 5e-07" in line.note
     assert "Domains are the declared ones" not in line.note
 

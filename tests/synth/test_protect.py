@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pandas as pd
@@ -57,10 +58,11 @@ def test_no_generator_samples_or_saves_a_value_of_few_rows(name, tmp_path):
     assert set(sample["village"]) <= set(shared[shared >= FLOOR].index)
     assert set(sample["stage"].dropna()) <= {"I", "II"}
     assert sample["income"].notna().all()
-    for column in ("age", "income", "seen"):
-        ordered = frame[column].dropna().sort_values()
-        assert ordered.iloc[FLOOR - 1] <= sample[column].min()
-        assert sample[column].max() <= ordered.iloc[-FLOOR]
+    assert sample["age"].max() < 100  # 89 but for her
+    assert sample["income"].max() < 60_000
+    assert sample["seen"].min() >= pd.Timestamp("2019-12-01")  # 2020-01-01 but for 1950
+    ordered = frame["income"].dropna().sort_values()
+    assert not sample["income"].isin([*ordered[:FLOOR], *ordered[-FLOOR:]]).any()
     saved = generator.save(tmp_path / "generator").read_bytes()
     assert b"village 7" not in saved
     assert b"2000000" not in saved
@@ -103,26 +105,89 @@ def test_an_order_survives_the_cut():
     assert (sample["a"] <= sample["b"]).all()
 
 
-def test_numbers_are_cut_off_behind_the_tenth_smallest_and_largest():
-    """The 10th and 11th smallest are 18 and 20, the 10th and 11th largest 180 and 178."""
-    x = np.arange(100.0)[:, None]
-    table = synth.Table.infer(pd.DataFrame({"x": x[:, 0] * 2}), x="integer")
-    y, narrowed, protection = protect(x * 2, table, 10, np.random.default_rng(0))
-    assert (y.min(), y.max()) == (19.0, 179.0)
-    assert (narrowed.columns[0].low, narrowed.columns[0].high) == (19.0, 179.0)
-    assert protection.replaced == {"x": 20}
+def test_the_ten_smallest_and_largest_numbers_are_drawn_from_tails():
+    """The 10th and 11th smallest are 18 and 20, the 10th and 11th largest 180 and 178: the ends are 19 and 179.
+    The ten largest are 1, 3, …, 19 beyond: a scale of 10 / ln 2. The third is 15 beyond.
+    """
+    x = np.arange(100.0)[:, None] * 2
+    table = synth.Table.infer(pd.DataFrame({"x": x[:, 0]}), x="integer")
+    tops = []
+    for seed in range(200):
+        y, narrowed, protection = protect(x, table, 10, np.random.default_rng(seed))
+        assert narrowed.columns[0].low <= y.min()
+        assert y.max() <= narrowed.columns[0].high
+        assert 4 <= y.min() < 19
+        assert 179 < y.max() <= 194
+        assert (np.abs(y[11:89] - x[11:89]) <= 2).all()  # between the middles to the neighbors
+        assert protection.replaced == {"x": 20}
+        tops.append(y[-10:, 0] - 179)
+    # the mean of an exponential with scale b = 10 / ln 2, truncated at 15: b - 15 / (exp(15 / b) - 1)
+    b = 10 / math.log(2)
+    assert np.mean(tops) == pytest.approx(b - 15 / math.expm1(15 / b), rel=0.05)
+
+
+def test_no_single_value_determines_a_tail():
+    """Whatever the largest value is, the same numbers are drawn; it is not reached, however many are."""
+    x = np.r_[np.random.default_rng(0).exponential(1, 400), 1e5]
+    drawn = []
+    for largest in (1e5, 1e9):
+        x[-1] = largest
+        table = synth.Table.infer(pd.DataFrame({"x": x}), x=synth.continuous(0, 1e9))
+        y, _, protection = protect(x[:, None], table, 10, np.random.default_rng(0))
+        drawn.append(y)
+        assert y.max() < 20
+        assert protection.bounds["x"][1] == y.max()
+    assert np.array_equal(*drawn)
 
 
 @pytest.mark.parametrize("name", ["Independent", "Cart", "GaussianCopula"])
 def test_the_ends_of_a_column_are_nobodys_value(name):
-    """The smallest and the largest value of a sample occur often. They must not be the value of one person."""
+    """The smallest and the largest value of a sample must not be the value of one person."""
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"income": rng.lognormal(10, 0.6, ROWS).round(2), "x": rng.normal(size=ROWS)})
     sample = getattr(synth, name)(seed=0).fit(frame).sample(500, seed=1)
     for column in frame:
         ends = sample[column].min(), sample[column].max()
-        assert (sample[column] == ends[0]).sum() > 1  # cut off
         assert not frame[column].isin(ends).any()
+        ordered = frame[column].sort_values().to_numpy()
+        assert ordered[2] < ends[0] < ordered[9]  # beyond the tenth smallest; three people are beyond it
+        assert ordered[-10] < ends[1] < ordered[-3]
+
+
+def test_dates_and_declared_bounds_hold_in_tails():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "day": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 3000, ROWS), unit="D"),
+            "share": rng.random(ROWS) ** 4,
+            "cents": rng.lognormal(3, 1, ROWS).round(2),
+        }
+    )
+    table = synth.Table.infer(
+        frame, share=synth.continuous(0, 1), cents=synth.continuous(0, 10_000, step=0.01)
+    )
+    sample = synth.Cart(seed=0).fit(frame, table).sample(3000, seed=1)
+    assert (sample["day"] == sample["day"].dt.normalize()).all()
+    assert sample["share"].between(0, 1).all()
+    assert sample["cents"].between(0, 10_000).all()
+    assert np.allclose(sample["cents"], sample["cents"].round(2), atol=1e-9)
+
+
+def test_an_end_that_most_of_the_outermost_people_share_has_no_tail():
+    """Twelve rows each have 0 to 19, four have 100: the tenth largest is 19, and so is the median of the ten."""
+    x = np.r_[np.tile(np.arange(20.0), 12), np.full(4, 100.0)]
+    table = synth.Table.infer(pd.DataFrame({"x": x}), x="integer")
+    y, _, _ = protect(x[:, None], table, 10, np.random.default_rng(0))
+    assert (y.min(), y.max()) == (0, 19)
+
+
+def test_numbers_in_order_are_cut_off_and_not_drawn():
+    a = np.sort(np.random.default_rng(0).normal(size=ROWS))
+    frame = pd.DataFrame({"a": a, "b": a + 1})
+    table = synth.Table.infer(frame, constraints=[synth.Ordered("a", "b")])
+    x = table.to_numbers(frame)
+    y, _, _ = protect(x, table, 10, np.random.default_rng(0))
+    assert (y[:, 0].min(), y[:, 0].max()) == ((a[9] + a[10]) / 2, (a[-10] + a[-11]) / 2)
 
 
 def test_an_end_that_ten_people_share_stays():

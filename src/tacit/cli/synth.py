@@ -88,7 +88,7 @@ def add(verb: Callable[..., Any]) -> None:
             type=int,
             metavar="N",
             help="values that fewer than N rows share are not published: rare categories are replaced, "
-            "extreme numbers are cut off (default: 10; 1 publishes every value)",
+            "extreme numbers are drawn anew (default: 10; 1 publishes every value)",
         ),
         arg(
             "--protect",

@@ -80,7 +80,7 @@ def aim(
     curator: Curator, *, degree: int, max_cells: int, steps: int, watch: Watch = lambda event: None
 ) -> Model:
     """Run the mechanism and return the model."""
-    d, rho, sizes = len(curator.sizes), curator.rho, curator.sizes
+    d, rho, sizes = len(curator.sizes), curator.left, curator.sizes
     closure = candidates(d, min(degree, d))
     rounds = max(min(ROUNDS * d, MOST_ROUNDS), 4 * d)
     sigma, epsilon = (

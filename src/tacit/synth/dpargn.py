@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 import torch
 
 from ..accounting import discrete
+from ..accounting.discrete import rho_of
 from ..parameters import flag, real, whole
 from ..parties.ledger import Spend
 from ..parties.secret import Secret
+from .adaptive_cells import THRESHOLDS, estimate_cells
 from .adversarial import CPU, torch_seed
 from .argn import Autoregressive, pack_network
 from .autoregressive import ColumnNetwork, draw_first, visible_columns
@@ -27,14 +29,14 @@ from .dpgan import COUNTING, overestimate_count, settings_of_steps
 from .encode import EVEN, Discretizer, Layout
 from .generator import GeneratorState, Watch
 from .marginals import DECLARED, Grid
-from .private import History, PrivateGenerator, network_spend
+from .private import CELLS, AdaptiveGenerator, History, network_spend, pack_cells
 from .table import Table
 
 COLUMNS = 0.3  # share of ε for counts of single columns: noise there is in every row
 
 
 @dataclass(frozen=True)
-class DPARGN(Autoregressive, PrivateGenerator):
+class DPARGN(Autoregressive, AdaptiveGenerator):
     """An autoregressive network trained with DP-SGD from privately released frequencies."""
 
     epochs: int = whole(10, least=1, doc="epochs of training; more epochs need more noise per step")
@@ -53,6 +55,23 @@ class DPARGN(Autoregressive, PrivateGenerator):
     def learn_private(
         self, frame: pd.DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
     ) -> tuple[GeneratorState, Spend]:
+        part, thresholds = self.cells * self.epsilon, self.delta * THRESHOLDS
+        rho = rho_of(part, thresholds / 2) if part else 0.0
+        found = estimate_cells(frame, grid, rho, thresholds / 2, secret)
+        if not found.grid.knots:
+            return self.learn_cells(frame, table, grid, secret, watch)
+        rest = replace(self, epsilon=self.epsilon - part, delta=self.delta - thresholds)
+        state, spend = rest.learn_cells(frame, table, found.grid, secret, watch)
+        state.metadata[CELLS] = pack_cells(found.grid)
+        note = spend.note.replace(
+            "for counts of single columns", f"for counts of single columns, {part:.4g} for their cells"
+        )
+        return state, replace(spend, epsilon=spend.epsilon + part, delta=self.delta, note=note)
+
+    def learn_cells(
+        self, frame: pd.DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
+    ) -> tuple[GeneratorState, Spend]:
+        """Learn the rows in these cells."""
         codes = grid.codes(frame)
         counts = self.count_columns(codes, grid, secret)
         rng = np.random.default_rng(int.from_bytes(secret.bytes(8), "big"))  # which columns come first
@@ -125,27 +144,22 @@ class DPARGN(Autoregressive, PrivateGenerator):
         return network_spend("DPARGN (DP-SGD)", spent, self.delta, sampling, note), history
 
     def get_cells(self, state: GeneratorState, layout: Layout) -> Discretizer:
-        return grid_cells(layout, Grid(layout.table.modeled, self.bins))
+        return grid_cells(layout, self.get_grid(state, layout.table))
 
 
 def grid_cells(layout: Layout, grid: Grid) -> Discretizer:
     """Return the declared cells of a grid: numbers are uniform within a cell."""
     edges: dict[int, np.ndarray] = {}
     knots: dict[int, np.ndarray] = {}
-    for i, (var, size) in enumerate(zip(layout.variables, grid.sizes)):
+    for i, var in enumerate(layout.variables):
         if var.levels:
             continue
-        column, cells = layout.table.modeled[var.columns[0]], size - var.missing
-        low, high = column.ends
-        if not column.step:
-            ends = np.linspace(low, high, cells + 1)
-            edges[i], knots[i] = ends[1:-1], np.column_stack([ends[:-1], ends[1:]])
-            continue
-        places = math.floor((high - low) / column.step + 1e-9) + 1
-        place = np.arange(places) * cells // places
-        first = np.searchsorted(place, np.arange(cells))
-        last = np.r_[first[1:], places] - 1
-        wide = 0.5 * (last > first)  # values are rounded: the ends of a cell are as likely as the others
-        knots[i] = low + column.step * np.column_stack([first - wide, last + wide])
-        edges[i] = low + column.step * (first[1:] - 0.5)
+        column = layout.table.modeled[var.columns[0]]
+        ends = grid.get_knots(i)
+        start = ends[:, :1]
+        if column.step:
+            # values are rounded: the ends of a cell are as likely as the others
+            ends = column.ends[0] + column.step * np.where(ends[:, -1:] <= start + 1, start, ends - 0.5)
+            start = column.ends[0] + column.step * (start - 0.5)
+        edges[i], knots[i] = start[1:, 0], ends
     return Discretizer(layout.variables, edges, knots)

@@ -9,7 +9,7 @@ of rows is private too: it is only estimated from noisy marginals.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -35,12 +35,15 @@ DECLARED = "Domains are the declared ones."  # the last sentence of a spend's no
 class Grid:
     """Declared columns divided into cells.
 
-    A numeric column with few possible values has one cell per value, otherwise `bins` cells of equal width. A
-    column with missing values has one more cell for them.
+    A numeric column with few possible values has one cell per value, otherwise `bins` cells of equal width,
+    or those of `knots` (by column index): the ends of parts of equal mass of each cell, [cells, parts + 1],
+    all equal in a cell of one value. Ends are numbers, or multiples of the column's step above its lower
+    bound. A column with missing values has one more cell for them.
     """
 
     columns: tuple[Column, ...]
     bins: int = 32
+    knots: Mapping[int, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for column in self.columns:
@@ -58,20 +61,36 @@ class Grid:
                     f"for example as tacit.synth.{example}."
                 )
 
-    def _count_values(self, column: Column) -> int | None:
-        """Return how many values the column's step allows, or None without a step."""
+    def count_values(self, j: int) -> int | None:
+        """Return how many values the step of a numeric column allows, or None without a step."""
+        column = self.columns[j]
         low, high = column.ends
         return math.floor((high - low) / column.step + 1e-9) + 1 if column.step else None
 
-    def _cells(self, column: Column) -> int:
-        if not column.is_number:
-            return len(column.values)
-        places = self._count_values(column)
+    def _cells(self, j: int) -> int:
+        if not self.columns[j].is_number:
+            return len(self.columns[j].values)
+        if j in self.knots:
+            return len(self.knots[j])
+        places = self.count_values(j)
         return min(self.bins, places) if places else self.bins
+
+    def get_knots(self, j: int) -> np.ndarray:
+        """Return the ends of the parts of each cell of a numeric column.
+
+        With a step, these are multiples of it above the lower bound; a part ends where the next one begins.
+        """
+        if j in self.knots:
+            return self.knots[j]
+        k, places, (low, high) = self._cells(j), self.count_values(j), self.columns[j].ends
+        number = np.arange(k + 1)
+        # values p with p·k // places = code
+        ends = np.asarray(-(-number * places // k) if places else low + number / k * (high - low), float)
+        return np.column_stack([ends[:-1], ends[1:]])
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        return tuple(self._cells(c) + c.missing for c in self.columns)
+        return tuple(self._cells(j) + c.missing for j, c in enumerate(self.columns))
 
     def codes(self, frame: pd.DataFrame) -> np.ndarray:
         """Return each row's cells, int64.
@@ -91,69 +110,66 @@ class Grid:
             if column.is_number:
                 out[:, j] = np.clip(column.to_numbers_or_nan(frame[column.name]), *column.ends)
             if column.missing:
-                out[codes[:, j] == self._cells(column), j] = np.nan
+                out[codes[:, j] == self._cells(j), j] = np.nan
         return out[(codes >= 0).all(axis=1)]
 
     def assign(self, frame: pd.DataFrame) -> np.ndarray:
         """Return the cells of all rows; −1 where a value is not declared."""
         out = np.empty((len(frame), len(self.columns)), np.int64)
         for j, column in enumerate(self.columns):
-            last = self._cells(column)
+            last = self._cells(j)
             if column.is_number:
-                x = column.to_numbers_or_nan(frame[column.name])
-                code = np.where(
-                    np.isnan(x), -1, self._bin(column, np.nan_to_num(x, posinf=np.inf, neginf=-np.inf))
-                )
+                place = self.places(j, frame[column.name])
+                code = np.searchsorted(self.get_knots(j)[:, 0], place, side="right") - 1
+                code[np.isnan(place)] = -1
             else:
                 code = _encode_levels(column, frame[column.name])
             out[:, j] = np.where(code < 0, last if column.missing else -1, code)
         return out
 
-    def _bin(self, column: Column, x: np.ndarray) -> np.ndarray:
-        (low, high), k, places = column.ends, self._cells(column), self._count_values(column)
-        x = np.clip(x, low, high) - low
-        if places:
-            return np.clip(np.rint(x / (column.step or 1)), 0, places - 1).astype(np.int64) * k // places
-        return np.minimum((x / ((high - low) or 1) * k).astype(np.int64), k - 1)
+    def places(self, j: int, series: pd.Series) -> np.ndarray:
+        """Return a numeric column clipped to its bounds, NaN where it cannot be read.
+
+        With a step, as multiples of it above the lower bound.
+        """
+        column, places = self.columns[j], self.count_values(j)
+        low, high = column.ends
+        x = np.clip(column.to_numbers_or_nan(series), low, high)
+        return np.asarray(np.clip(np.rint((x - low) / (column.step or 1)), 0, places - 1) if places else x)
 
     def to_numbers(self, codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Convert cells to column numbers: a level index, a uniform draw from the bin, or NaN."""
         out = codes.astype(np.float64)
         for j, column in enumerate(self.columns):
             if column.is_number:
-                (low, high), k, places = column.ends, self._cells(column), self._count_values(column)
-                if places:
-                    first, end = (
-                        -(-codes[:, j] * places // k),
-                        -(-(codes[:, j] + 1) * places // k),
-                    )  # values p with p·k // values = code
-                    out[:, j] = low + (first + np.floor(rng.random(len(codes)) * (end - first))) * (
-                        column.step or 1
-                    )
-                else:
-                    out[:, j] = low + (codes[:, j] + rng.random(len(codes))) / k * (high - low)
+                knots = self.get_knots(j)
+                cell, parts = np.minimum(codes[:, j], len(knots) - 1), knots.shape[1] - 1
+                at = rng.random(len(codes)) * parts
+                part = at.astype(np.int64)
+                first, end = knots[cell, part], knots[cell, part + 1]
+                out[:, j] = first + (at - part) * (end - first)
+                if self.count_values(j):
+                    last = np.maximum(knots[cell, -1] - 1, knots[cell, 0])
+                    out[:, j] = column.ends[0] + np.minimum(np.floor(out[:, j]), last) * (column.step or 1)
             if column.missing:
-                out[codes[:, j] == self._cells(column), j] = np.nan
+                out[codes[:, j] == self._cells(j), j] = np.nan
         return out
 
     def labels(self, j: int, codes: np.ndarray) -> list[Any]:
         """Name each cell of a column: its value, 'low … high' of a bin, or None for missing."""
-        column, k = self.columns[j], self._cells(self.columns[j])
+        column, k = self.columns[j], self._cells(j)
         if not column.is_number:
             return [None if code == k else column.values[code] for code in codes]
-        (low, high), places, step = column.ends, self._count_values(column), column.step or 1
+        low, step = column.ends[0], column.step or 1
         names: list[Any] = []
-        for code in range(k):
-            if places:
-                first, end = (low + step * -(-c * places // k) for c in (code, code + 1))
-                names.append(
-                    column.format_value(first)
-                    if end - first <= step
-                    else f"{column.format_value(first)} … {column.format_value(end - step)}"
-                )
-            else:
-                first, end = (low + c * (high - low) / k for c in (code, code + 1))
-                names.append(f"{column.format_value(first)} … {column.format_value(end)}")
+        for first, end in self.get_knots(j)[:, [0, -1]]:
+            if self.count_values(j):
+                first, end = low + step * first, low + step * max(first, end - 1)
+            names.append(
+                column.format_value(first)
+                if first == end
+                else f"{column.format_value(first)} … {column.format_value(end)}"
+            )
         return [None if code == k else names[code] for code in codes]
 
 
@@ -352,9 +368,12 @@ class Support:
         return out
 
 
-def marginal_spend(mechanism: str, epsilon: float, delta: float, curator: Curator) -> Spend:
-    """Return the ledger line of a curator's releases."""
+def marginal_spend(
+    mechanism: str, epsilon: float, delta: float, curator: Curator, thresholds: float = 0.0
+) -> Spend:
+    """Return the ledger line of a curator's releases; `thresholds` is the part of δ for listed values."""
     rho = float(curator.spent)
+    listed = f" ({thresholds:.3g} of it for values that a single row has)" if thresholds else ""
     return Spend(
         mechanism,
         epsilon,
@@ -364,7 +383,7 @@ def marginal_spend(mechanism: str, epsilon: float, delta: float, curator: Curato
         "knowledge",
         sampling="no",
         note=f"ρ = {rho:.6g} of zero-concentrated privacy, which gives ε = "
-        f"{discrete.epsilon_of(rho, delta):.4g} at this δ. "
+        f"{discrete.epsilon_of(rho, delta - thresholds):.4g} at this δ{listed}. "
         f"The number of rows was estimated from noisy counts. {DECLARED}",
     )
 

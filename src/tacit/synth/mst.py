@@ -92,7 +92,7 @@ def mst(
     Measure every column, merge cells below the noise, select a tree, measure its edges with all that is left,
     fit the model. Without an edge, the columns are measured again.
     """
-    d, rho = len(curator.sizes), curator.rho
+    d, rho = len(curator.sizes), curator.left
     # a single column has no pairs, so it receives the whole budget
     parts = split_budget(rho * COLUMN_SHARE if d > 1 else rho, curator.sizes)
     one_way = [curator.measure((j,), part) for j, part in enumerate(parts)]

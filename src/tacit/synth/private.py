@@ -10,6 +10,7 @@ which only receives what the mechanism releases.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from ..errors import BadData, BadParameter
 from ..parameters import bad, real, whole
 from ..parties.ledger import Spend
 from ..parties.secret import Secret
+from .adaptive_cells import THRESHOLDS, estimate_cells
 from .adversarial import CPU, TEMPERATURE, GeneratorNet, get_weights, torch_seed
 from .columns import Column, check_known, declared_dtype
 from .constraints import Combinations
@@ -38,6 +40,7 @@ from .marginals import DECLARED, Curator, Grid, Support, make_secret, marginal_s
 from .table import Table
 
 History = list[dict[str, Any]]
+CELLS = "cells"  # in the metadata of a state
 INSECURE_SEED = (
     "for tests only: makes the secret randomness replayable, and the ledger is stamped NOT PRIVATE; "
     "None: randomness of the operating system"
@@ -182,7 +185,25 @@ class PrivateGenerator(Generator):
 
 
 @dataclass(frozen=True)
-class MarginalGenerator(PrivateGenerator):
+class AdaptiveGenerator(PrivateGenerator):
+    """A private generator whose numeric columns may have cells that follow their distribution."""
+
+    cells: float = real(
+        0.2,
+        least=0,
+        below=1,
+        doc="part of the budget for cells of numeric columns: values that many rows share, and parts of "
+        "equal mass; 0: cells of equal width",
+    )
+
+    def get_grid(self, state: GeneratorState, table: Table) -> Grid:
+        """Return the cells that were learned."""
+        knots = {int(j): np.array(k) for j, k in state.metadata.get(CELLS, {}).items()}
+        return Grid(table.modeled, self.bins, knots)
+
+
+@dataclass(frozen=True)
+class MarginalGenerator(AdaptiveGenerator):
     """A graphical model fitted to noisy marginals."""
 
     @abstractmethod
@@ -192,21 +213,33 @@ class MarginalGenerator(PrivateGenerator):
     def _with_rest(self, domains: DomainEstimate, part: float) -> Self:
         """ρ adds up, which leaves more than ε does; δ of the thresholds is subtracted first."""
         delta = self.delta - domains.delta
-        rho = discrete.rho_of(self.epsilon, delta) - float(domains.rho)
+        # what `learn_private` has left after the thresholds of its cells: the same δ, or ρ would not add up
+        left = delta * (1 - THRESHOLDS)
+        rho = discrete.rho_of(self.epsilon, left) - float(domains.rho)
         # rounded down: the search for ρ must not return more than is left
-        return replace(self, epsilon=discrete.epsilon_of(rho * (1 - 1e-9), delta), delta=delta)
+        return replace(self, epsilon=discrete.epsilon_of(rho * (1 - 1e-9), left), delta=delta)
 
     def learn_private(
         self, frame: pd.DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
     ) -> tuple[GeneratorState, Spend]:
-        curator = Curator(grid.codes(frame), grid.sizes, rho_of(self.epsilon, self.delta), secret)
+        thresholds = self.delta * THRESHOLDS
+        rho = rho_of(self.epsilon, self.delta * (1 - THRESHOLDS))
+        # of counts that share the rest of the budget, one for each column
+        noise = math.sqrt(len(grid.sizes) / (2 * (1 - self.cells) * rho))
+        found = estimate_cells(frame, grid, self.cells * rho, thresholds, secret, noise)
+        rho = rho_of(self.epsilon, self.delta - found.delta)
+        curator = Curator(found.grid.codes(frame), found.grid.sizes, rho, secret, found.rho)
         model, support = self.estimate(curator, watch)
-        return pack_model(model, support), marginal_spend(
+        state = pack_model(model, support)
+        state.metadata[CELLS] = pack_cells(found.grid)
+        spend = marginal_spend(
             f"{type(self).__name__} (discrete Gaussian marginals, exponential choice)",
             self.epsilon,
             self.delta,
             curator,
+            found.delta,
         )
+        return state, spend
 
     def draw(
         self, state: GeneratorState, layout: Layout, n: int, rng: np.random.Generator, conditions: Conditions
@@ -215,7 +248,12 @@ class MarginalGenerator(PrivateGenerator):
         codes = model.sample(n, rng)
         if support is not None:
             codes = support.expand(codes, rng)
-        return layout.encode(Grid(layout.table.modeled, self.bins).to_numbers(codes, rng))
+        return layout.encode(self.get_grid(state, layout.table).to_numbers(codes, rng))
+
+
+def pack_cells(grid: Grid) -> dict[str, list[list[float]]]:
+    """Convert the cells of numeric columns to JSON; `AdaptiveGenerator.get_grid` reads them."""
+    return {str(j): knots.tolist() for j, knots in grid.knots.items()}
 
 
 def pack_model(model: Model, support: Support | None) -> GeneratorState:

@@ -3,9 +3,10 @@
     categories   a value (or a missing value) of fewer than `floor` rows is replaced by a draw from the
                  others, or by the nearest one if values are ordered. An inferred column forgets the value
     numbers      cut off behind the `floor`-th smallest and the `floor`-th largest value: half way to the next
-                 one, because an end is in every sample and must not be one person's value. An inferred
-                 column ends there. Between the ends, a value of fewer than `floor` rows is drawn anew between
-                 the middles to its neighbors, so that an unusual amount is not published to the last digit
+                 one, because an end is in every sample and must not be one person's value. What was cut off
+                 is drawn anew from an exponential tail. An inferred column ends with the draws. Between the
+                 ends, a value of fewer than `floor` rows is drawn anew between the middles to its neighbors,
+                 so that an unusual amount is not published to the last digit
     combinations one that fewer than `floor` rows have is replaced by a draw from the others
 
 A finished sample is held to the same rule. Private generators need no floor: their noise covers a
@@ -14,6 +15,7 @@ single row, whatever its value.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,6 +28,8 @@ from .constraints import Combinations, Ordered, Range, row_keys
 from .table import Table
 
 FLOOR = 10  # rows; official statistics publish cells of 3 to 20
+FARTHEST = 5.0  # scales of a tail beyond which nothing is drawn: outliers are not reached by chance
+BEYOND = 3  # people beyond every draw, so that "more than the largest synthetic value" singles nobody out
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,7 @@ def protect_cells(
             cut, c = _protect_number(before, c, floor, whose)
             x[:, j] = cut
             if c.name not in related:
+                x[:, j], c = _draw_tails(before, cut, c, floor, whose, rng)
                 x[:, j] = c.fit_to_domain(_blur(x[:, j], floor, whose, rng))
             if c.declared:
                 bounds[c.name] = [float(np.nanmin(x[:, j])), float(np.nanmax(x[:, j]))]
@@ -192,6 +197,41 @@ def _find_end(values: np.ndarray, floor: int, column: Column) -> float:
     if len(values) <= floor or np.count_nonzero(values == end) >= floor:
         return end
     return float(column.fit_to_domain(np.array([(end + values[floor]) / 2]))[0])
+
+
+def _draw_tails(
+    x: np.ndarray, cut: np.ndarray, column: Column, floor: int, whose: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, Column]:
+    """Draw what was cut off at both ends from exponential tails; return the values and the column.
+
+    Piled up at the ends, a column would be narrower than the real one. The scale is the median of how far the
+    `floor` outermost people are beyond the end, so that no single one of them determines it. Nothing is drawn
+    beyond the third of them: no child among adults, and nobody is alone beyond the largest synthetic value.
+    """
+    inside = ~np.isnan(x)
+    ends = float(cut[inside].min()), float(cut[inside].max())
+    if ends[0] == ends[1]:
+        return cut, column
+    out = cut.copy()
+    for end, sign in zip(ends, (-1.0, 1.0)):
+        rows = np.flatnonzero(inside & (sign * np.nan_to_num(x) > sign * end))
+        if not len(rows):
+            continue
+        excess = sign * (x[rows] - end)
+        order = np.argsort(-excess, kind="stable")
+        outermost = excess[order][np.unique(whose[rows][order], return_index=True)[1]]
+        outermost = np.append(outermost, np.zeros(max(0, max(floor, BEYOND) - len(outermost))))
+        scale, most = float(np.median(outermost)) / math.log(2), float(np.sort(outermost)[-BEYOND])
+        if scale > 0 and most > 0:
+            # equal values stay equal; larger ones need not be larger, or rows far out would be known again
+            values, rank = np.unique(excess, return_inverse=True)
+            mass = -math.expm1(-min(FARTHEST, most / scale))
+            drawn = -scale * np.log1p(-mass * rng.random(len(values)))
+            out[rows] = end + sign * drawn[rank.reshape(-1)]
+    if column.declared:
+        return out, column
+    out = replace(column, low=None, high=None).fit_to_domain(out)
+    return out, replace(column, low=float(out[inside].min()), high=float(out[inside].max()))
 
 
 def _blur(x: np.ndarray, floor: int, whose: np.ndarray, rng: np.random.Generator) -> np.ndarray:
