@@ -210,6 +210,48 @@ def kernels_and_twins(device: str) -> None:
                 same_bits(functools.partial(level, combine), lt, bits(3 * pairs - 1, size), *masks)
 
 
+def kernels_on_many_values(device: str) -> None:
+    """Offsets that do not fit into 32 bits: 150 million values have 16 digits each."""
+    from tacit.crypto import gpu_kernels
+    from tacit.mpc import compare, ring
+
+    if not gpu_kernels.has_triton():
+        raise NotRun("the package 'triton' is not installed")
+    if torch.cuda.get_device_properties(device).total_memory < 100e9:
+        raise NotRun("needs 100 GB of GPU memory")
+
+    def bits(*shape: int) -> Tensor:
+        return torch.randint(256, shape, dtype=torch.uint8, device=device)
+
+    def twin(compute: Callable[..., Any], *given: Any) -> Any:
+        supports, gpu_kernels.supports = gpu_kernels.supports, lambda x: False
+        try:
+            return compute(*given)
+        finally:
+            gpu_kernels.supports = supports
+
+    def same_bits(compute: Callable[..., Any], *given: Any) -> None:
+        for a, b in zip(compute(*given), twin(compute, *given), strict=True):
+            assert torch.equal(a, b), getattr(compute, "__name__", compute)
+        torch.cuda.empty_cache()
+
+    count = 150_000_001
+    size = (count + 7) // 8
+    c = torch.randint(-(2**63), 2**63 - 1, (count,), device=device)
+    same_bits(compare.make_codes, c, bits(DIGITS, size), bits(size))
+    same_bits(compare.compare_digits, c, bits(DIGITS, count), True)
+    pairs, size = 8, (1 << 27) + 1
+    t = {f"{name}8": bits(pairs, size) for name in ("a", "b", "ab")}
+    t |= {f"{name}8": bits(pairs - 1, size) for name in ("g", "ag")}
+    lt, eq, opened = bits(16, size), bits(15, size), bits(23, size)
+    same_bits(lambda: (compare.mask_pairs(lt, eq, t, pairs),))
+    same_bits(lambda: compare.combine_pairs(lt, opened, t, pairs, True))
+    x, y = (
+        torch.randint(-(2**63), 2**63 - 1, shape, device=device) for shape in ((20_000, 16), (16, 16_384))
+    )
+    same_bits(lambda: (ring.matmul(x, y),))
+
+
 def truncated_on(device: str) -> None:
     """Truncations on the GPU are off by less than a unit, as on the CPU."""
     x = torch.linspace(-1000, 1000, 1001, dtype=torch.float64)
@@ -368,6 +410,7 @@ def checks() -> dict[str, Callable[[], str | None]]:
             "cuda", name, *shared_reader()
         )
     found["shares: kernels and their twins"] = lambda: kernels_and_twins("cuda")
+    found["shares: kernels on many values"] = lambda: kernels_on_many_values("cuda")
     found["shares: truncation"] = lambda: truncated_on("cuda")
     found["shares: a changed share is detected"] = lambda: checked_tensors("cuda")
     for algorithm in algorithms.ALL.values():
