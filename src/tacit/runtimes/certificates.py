@@ -93,11 +93,17 @@ class Authority:
         return builder.sign(self.key, hashes.SHA256())
 
 
-def _to_general_name(host: str) -> x509.GeneralName:
+def is_address(host: str) -> bool:
+    """Return whether this is an IP address, and no name."""
     try:
-        return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
+        ipaddress.ip_address(host.strip("[]"))
     except ValueError:
-        return x509.DNSName(host)
+        return False
+    return True
+
+
+def _to_general_name(host: str) -> x509.GeneralName:
+    return x509.IPAddress(ipaddress.ip_address(host.strip("[]"))) if is_address(host) else x509.DNSName(host)
 
 
 def _name(common: str, federation: str, role: str) -> x509.Name:
