@@ -140,7 +140,7 @@ def provision(
     root = Path(out)
     authority = _authority(federation, root / "authority")
     everyone = {federation.server: "server", **{c: "client" for c in federation.clients}}
-    if federation.shared is None:  # else its operator runs the server, with a certificate of his own
+    if federation.shared is None:  # else its operator runs the server, with a certificate of its own
         everyone = {"hub": "hub", **everyone}
     serials = _read_revoked(root / "authority" / "revoked.toml")
     for name in revoke:
