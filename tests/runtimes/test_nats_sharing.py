@@ -538,7 +538,7 @@ def test_a_federation_cannot_replace_another_ones_list(shared: Shared) -> None:
         (lambda b: b.update(server="00"), "made for the servers of another operator"),
         (lambda b: b.update(issued="yesterday"), "ValueError"),
         (lambda b: b.update(issued="0001-01-01T00:00:00+14:00"), "OverflowError"),
-        (lambda b: b.update(authority="-"), "is not a certificate"),
+        (lambda b: b.update(authority="-"), r"is not a certificate\. Ask the federation"),
         (lambda b: b.pop("members"), "an unknown format"),
     ],
 )
@@ -787,6 +787,19 @@ def test_a_server_of_one_federation_is_refused_by_a_kit_of_a_shared_one(
         process.wait()
 
 
+def test_a_server_without_tls_is_refused(shared: Shared, tmp_path: Path) -> None:
+    """Anybody on the way could give such an answer: the key signs nothing for it."""
+    port = free_port()
+    (tmp_path / "nats.conf").write_text(f"listen: 127.0.0.1:{port}\n")
+    process = start(tmp_path)
+    try:
+        with pytest.raises(NoHub, match=r"does not use TLS\. .*`tacit nats` writes"):
+            asyncio.run(connect_and_leave(shared.kits["ours"]["a"].at(f"nats://127.0.0.1:{port}")))
+    finally:
+        process.kill()
+        process.wait()
+
+
 # --- keys ---------------------------------------------------------------------------------------------------
 
 
@@ -848,6 +861,11 @@ def test_the_commands_say_what_to_do_next(
         Path("bad.toml").write_text(f'name = "f"\nhub = "{hub}"\nshared = "{shared}"\nclients = ["a"]\n')
         with pytest.raises(BadJob, match=why):
             read_federation_file("bad.toml")
+    Path("bad.toml").write_text(
+        'name = "f"\nhub = "nats://nats.example.org:4222"\nshared = "bad.toml"\nclients = ["a"]\n'
+    )
+    with pytest.raises(BadKit, match=r"is not a certificate\. Ask the operator of the NATS server"):
+        read_federation_file("bad.toml")
     Path("f.toml").write_text(
         'name = "hearts"\nhub = "nats://nats.example.org:4222"\nclients = ["a", "b"]\n'
         'shared = "nats/authority/authority.crt"\n'

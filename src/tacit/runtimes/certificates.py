@@ -256,13 +256,13 @@ def key_pem(key: Key) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def read_certificate(data: bytes, where: str) -> x509.Certificate:
+def read_certificate(
+    data: bytes, where: str, advice: str = "Get the kit again from the person who provisioned the federation."
+) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(data)
     except _UNREADABLE:
-        raise BadKit(
-            f"{where} is not a certificate. Get the kit again from the person who provisioned the federation."
-        ) from None
+        raise BadKit(f"{where} is not a certificate. {advice}") from None
 
 
 def read_key(data: bytes, where: str) -> Key:

@@ -42,6 +42,7 @@ from .nkeys import NKey, proves
 
 FORMAT = "tacit members 1"
 MEMBERS = "members.json"
+ASK = f"Ask the federation for the {MEMBERS} that `tacit provision` writes."
 OPERATOR = "NATS servers"  # the name of an operator's authority
 CONNECTIONS = 4  # of a party, and SPARE for all: it may check or ask while lost connections have not ended
 SPARE = 16
@@ -110,7 +111,7 @@ def read_members(path: str | os.PathLike[str], shared: x509.Certificate) -> Memb
         signature = base64.b64decode(body.pop("signature"), validate=True)
         if body["format"] != FORMAT or set(body) != {"format", "authority", "server", "issued", "members"}:
             raise ValueError("an unknown format")
-        authority = read_certificate(body["authority"].encode(), str(path))
+        authority = read_certificate(body["authority"].encode(), f"`authority` in {path}", ASK)
         authority.subject  # noqa: B018  # parsed only now: a name that cannot be read is refused here
         public = authority.public_key()
         if not isinstance(public, ec.EllipticCurvePublicKey):
@@ -145,9 +146,7 @@ def read_members(path: str | os.PathLike[str], shared: x509.Certificate) -> Memb
 
 
 def _malformed(path: str | os.PathLike[str], why: str) -> BadKit:
-    return BadKit(
-        f"{path} cannot be used: {why}. Ask the federation for the {MEMBERS} that `tacit provision` writes."
-    )
+    return BadKit(f"{path} cannot be used: {why}. {ASK}")
 
 
 def write_server(
@@ -287,7 +286,7 @@ def _read_authority(folder: Path) -> tuple[x509.Certificate | None, ec.EllipticC
     if not certificate.exists():
         return None, None
     return (
-        read_certificate(certificate.read_bytes(), str(certificate)),
+        read_certificate(certificate.read_bytes(), str(certificate), "Restore it from a backup."),
         read_key(key.read_bytes(), str(key)) if key.exists() else None,
     )
 
