@@ -27,6 +27,7 @@ largest of three normal errors is typically 1.3 deviations: SAFETY = 4 is more t
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import dataclasses
 import functools
@@ -34,6 +35,7 @@ import gc
 import sys
 import time
 import traceback
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -156,10 +158,23 @@ def field_arithmetic(device: str) -> None:
         assert torch.equal(compute(*tensors), compute(*[t.to(device) for t in tensors]).cpu())
 
 
-def kernels_and_twins(device: str) -> None:
-    """Each Triton kernel gives the bits of its twin on the CPU."""
+def keystream(device: str) -> None:
+    """The kernel of ChaCha20 gives the bytes of OpenSSL."""
     from tacit.crypto import chacha, gpu_kernels
-    from tacit.mpc import compare, ring
+
+    if not gpu_kernels.has_triton():
+        raise NotRun("the package 'triton' is not installed")
+    rng = np.random.default_rng(3)
+    for first, count in ((0, 1), (5, 1000), ((1 << 32) - 3, 300)):
+        key = rng.bytes(32)
+        here, there = (chacha.ChaCha20(key, d).blocks(first, count) for d in ("cpu", device))
+        assert torch.equal(here, there.cpu()), "ChaCha20"
+
+
+def kernels_and_twins(device: str) -> None:
+    """Each other Triton kernel gives the bits of its twin on the CPU."""
+    from tacit.crypto import gpu_kernels
+    from tacit.mpc import compare, ring, truncate
 
     if not gpu_kernels.has_triton():
         raise NotRun("the package 'triton' is not installed")
@@ -178,10 +193,6 @@ def kernels_and_twins(device: str) -> None:
         ):
             assert torch.equal(a, b.cpu()), getattr(compute, "__name__", compute)
 
-    for first, count in ((0, 1), (5, 1000), ((1 << 32) - 3, 300)):
-        key = rng.bytes(32)
-        here, there = (chacha.ChaCha20(key, d).blocks(first, count) for d in ("cpu", device))
-        assert torch.equal(here, there.cpu()), "ChaCha20"
     for m, k, n in ((16, 25, 1000), (1, 1, 1), (3, 5, 7), (130, 20000, 33)):
         x, y = words(m, k), words(k, n)
         same_bits(ring.matmul, x, y)
@@ -208,6 +219,66 @@ def kernels_and_twins(device: str) -> None:
                 same_bits(functools.partial(level, compare.mask_pairs), lt, eq, *masks)
                 combine = functools.partial(compare.combine_pairs, first=first)
                 same_bits(functools.partial(level, combine), lt, bits(3 * pairs - 1, size), *masks)
+
+    def truncate_alone(
+        v: Tensor, mask: Tensor, uw: Tensor, flips: Tensor, places: int, first: bool
+    ) -> Tensor:
+        """A party's truncation; what it opens becomes `flips`."""
+
+        async def open_flips(kind: Any, masked: Tensor) -> list[Tensor]:
+            return [flips ^ masked]
+
+        ctx: Any = types.SimpleNamespace(first=first, open=open_flips)
+        return asyncio.run(truncate._by_carry(ctx, v, places, {"u": mask, "w": mask, "uw": uw}))
+
+    for count in (1, 9, 1003):
+        size = (count + 7) // 8
+        for places in (1, 13, 16, 17, 40):
+            uw = words(count).bitwise_right_shift_(50).to(truncate.residue(places))
+            for first in (True, False):
+                same_bits(truncate_alone, words(count), bits(size), uw, bits(size), places, first)
+
+
+def kernels_on_many_values(device: str) -> None:
+    """Offsets that do not fit into 32 bits: 150 million values have 16 digits each."""
+    from tacit.crypto import gpu_kernels
+    from tacit.mpc import compare, ring
+
+    if not gpu_kernels.has_triton():
+        raise NotRun("the package 'triton' is not installed")
+    if torch.cuda.get_device_properties(device).total_memory < 100e9:
+        raise NotRun("needs 100 GB of GPU memory")
+
+    def bits(*shape: int) -> Tensor:
+        return torch.randint(256, shape, dtype=torch.uint8, device=device)
+
+    def twin(compute: Callable[..., Any], *given: Any) -> Any:
+        supports, gpu_kernels.supports = gpu_kernels.supports, lambda x: False
+        try:
+            return compute(*given)
+        finally:
+            gpu_kernels.supports = supports
+
+    def same_bits(compute: Callable[..., Any], *given: Any) -> None:
+        for a, b in zip(compute(*given), twin(compute, *given), strict=True):
+            assert torch.equal(a, b), getattr(compute, "__name__", compute)
+        torch.cuda.empty_cache()
+
+    count = 150_000_001
+    size = (count + 7) // 8
+    c = torch.randint(-(2**63), 2**63 - 1, (count,), device=device)
+    same_bits(compare.make_codes, c, bits(DIGITS, size), bits(size))
+    same_bits(compare.compare_digits, c, bits(DIGITS, count), True)
+    pairs, size = 8, (1 << 27) + 1
+    t = {f"{name}8": bits(pairs, size) for name in ("a", "b", "ab")}
+    t |= {f"{name}8": bits(pairs - 1, size) for name in ("g", "ag")}
+    lt, eq, opened = bits(16, size), bits(15, size), bits(23, size)
+    same_bits(lambda: (compare.mask_pairs(lt, eq, t, pairs),))
+    same_bits(lambda: compare.combine_pairs(lt, opened, t, pairs, True))
+    x, y = (
+        torch.randint(-(2**63), 2**63 - 1, shape, device=device) for shape in ((20_000, 16), (16, 16_384))
+    )
+    same_bits(lambda: (ring.matmul(x, y),))
 
 
 def truncated_on(device: str) -> None:
@@ -367,7 +438,9 @@ def checks() -> dict[str, Callable[[], str | None]]:
         found[f"shares: reading tokens {name}"] = lambda name=name: network_on_shares(
             "cuda", name, *shared_reader()
         )
+    found["shares: keystream"] = lambda: keystream("cuda")
     found["shares: kernels and their twins"] = lambda: kernels_and_twins("cuda")
+    found["shares: kernels on many values"] = lambda: kernels_on_many_values("cuda")
     found["shares: truncation"] = lambda: truncated_on("cuda")
     found["shares: a changed share is detected"] = lambda: checked_tensors("cuda")
     for algorithm in algorithms.ALL.values():

@@ -7,9 +7,13 @@ import torch
 
 from tacit.crypto.chacha import ChaCha20
 from tacit.errors import ProtocolError
-from tacit.mpc.dealer import Stock, TapeKey, send_keys
+from tacit.mpc.compare import Comparison
+from tacit.mpc.dealer import Stock, TapeKey, dealer, fetch, open_stock, send_keys
 from tacit.mpc.tape import AES, CHACHA, ChaChaTape, Tape, open_tape
+from tacit.mpc.truncate import Truncation
 from tacit.runtimes.inprocess import InProcess
+
+from .. import card
 
 KEY = bytes(range(32))
 PARTS = {"r": ((3, 5), torch.int64), "bits": ((7,), torch.uint8)}
@@ -64,3 +68,25 @@ def test_the_dealer_names_the_cipher():
 
     drawn = InProcess().run_sync({"dealer": dealer, "a": party})
     assert torch.equal(drawn["dealer"], drawn["a"])
+
+
+def test_a_stock_of_a_dealer_on_a_gpu_is_used_on_a_cpu(tmp_path):
+    requests = [Comparison((5,)), Truncation((3,), 16)]
+
+    def fetches(rank):
+        return lambda me: fetch(me, rank, 2, "dealer", requests, tmp_path / str(rank))
+
+    async def uses(me):
+        stocks = [open_stock(tmp_path / str(rank), rank, 2) for rank in range(2)]
+        return [[await stock.take(request) for request in requests] for stock in stocks]
+
+    with card.pretended():
+        InProcess().run_sync(
+            {"dealer": lambda me: dealer(me, ("0", "1"), requests, "cuda"), "0": fetches(0), "1": fetches(1)}
+        )
+    (one, carry), (other, other_carry) = InProcess().run_sync({"a": uses})["a"]
+    r, beta, product = (one[name] + other[name] for name in ("r", "β", "βr"))
+    assert set(beta.tolist()) <= {0, 1}
+    assert torch.equal(product, beta * r)
+    bits = (carry["u"] ^ other_carry["u"]) & (carry["w"] ^ other_carry["w"])
+    assert (carry["uw"] + other_carry["uw"]).tolist() == [int(bits) >> place & 1 for place in (7, 6, 5)]

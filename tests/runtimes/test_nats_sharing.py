@@ -10,6 +10,7 @@ import asyncio
 import base64
 import json
 import os
+import shutil
 import signal
 import ssl
 import subprocess
@@ -536,7 +537,8 @@ def test_a_federation_cannot_replace_another_ones_list(shared: Shared) -> None:
         (lambda b: b.update(more=1), "an unknown format"),
         (lambda b: b.update(server="00"), "made for the servers of another operator"),
         (lambda b: b.update(issued="yesterday"), "ValueError"),
-        (lambda b: b.update(authority="-"), "is not a certificate"),
+        (lambda b: b.update(issued="0001-01-01T00:00:00+14:00"), "OverflowError"),
+        (lambda b: b.update(authority="-"), r"is not a certificate\. Ask the federation"),
         (lambda b: b.pop("members"), "an unknown format"),
     ],
 )
@@ -554,6 +556,78 @@ def test_what_is_no_members_file_is_refused(shared: Shared, tmp_path: Path, text
         nats_sharing.read_members(tmp_path / "members.json", shared.authority)
     with pytest.raises(BadKit, match="cannot be read"):
         nats_sharing.read_members(tmp_path / "other.json", shared.authority)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "why"),
+    [
+        (NAME.encode(), b"\xff" * len(NAME), "subject"),
+        (bytes.fromhex("2a8648ce3d0201"), bytes.fromhex("2a8648ce3d027f"), "UnsupportedAlgorithm"),
+    ],
+    ids=["name", "kind of key"],
+)
+def test_an_authority_that_cannot_be_read_is_refused(
+    shared: Shared, tmp_path: Path, here: bytes, there: bytes, why: str
+) -> None:
+    """Else its file would be kept, and stop every later `tacit nats`, also of other federations."""
+    genuine = Authority.new(NAME)
+    altered = x509.load_der_x509_certificate(der(genuine.certificate).replace(here, there))
+    kit = replace(shared.kits["ours"]["a"], key=ec.generate_private_key(ec.SECP256R1()))
+    file = tmp_path / "members.json"
+    file.write_text(nats_sharing.write_members(Authority(altered, genuine.key), shared.authority, [kit]))
+    with pytest.raises(BadKit, match=rf"members\.json cannot be used: .*{why}"):
+        nats_sharing.write_server(shared.folder / "nats", [str(file)])
+    assert len(list((shared.folder / "nats" / "federations").iterdir())) == 2
+
+
+def test_a_copy_of_an_older_list_in_the_folder_is_refused(shared: Shared, tmp_path: Path) -> None:
+    """Read after the newer one, it would admit the revoked again."""
+    folder = tmp_path / "nats"
+    shutil.copytree(shared.folder / "nats", folder)
+    for federation in ("ours", "theirs"):
+        (folder / "federations" / "zz.json").write_bytes(shared.members(federation).read_bytes())
+        with pytest.raises(BadKit, match="are of one federation"):
+            nats_sharing.write_server(folder, [])
+
+
+def test_no_federation_stays_admitted_when_the_last_one_is_removed(shared: Shared, tmp_path: Path) -> None:
+    folder = tmp_path / "nats"
+    shutil.copytree(shared.folder / "nats", folder)
+    for file in (folder / "federations").iterdir():
+        file.unlink()
+    with pytest.raises(BadKit, match=r"no members file is left.*Stop the NATS server"):
+        nats_sharing.write_server(folder, [])
+    assert not (folder / "server" / "federations.conf").exists()
+    checked = subprocess.run(
+        [find_server(), "-t", "-c", "nats.conf"], cwd=folder / "server", capture_output=True, check=False
+    )
+    assert checked.returncode != 0  # it does not start, and admits nobody
+    nats_sharing.write_server(folder, [str(shared.members("ours"))])
+    assert (folder / "server" / "federations.conf").read_text().count("nkey") == len(NAMES)
+
+
+@pytest.mark.parametrize("host", ["nats://nats.example.org", "nats.example.org:4222", "hôpital.ch", "a b"])
+def test_a_host_that_no_certificate_can_be_for_is_refused(tmp_path: Path, host: str) -> None:
+    with pytest.raises(BadKit, match="expected names or addresses without scheme and port"):
+        nats_sharing.write_server(tmp_path / "nats", (), ("nats.example.org", host))
+    assert not (tmp_path / "nats").exists()
+
+
+def test_the_name_of_a_federation_cannot_add_to_what_the_operator_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert said(capsys, "nats", "--host", "127.0.0.1")[0] == 0
+    name = "x\nfederation  hearts\x1b[2K"
+    Path("f.toml").write_text(
+        f'name = {json.dumps(name)}\nhub = "nats://127.0.0.1:1"\nclients = ["a"]\n'
+        'shared = "nats/authority/authority.crt"\n'
+    )
+    provision(read_federation_file("f.toml"), tmp_path / "kits")
+    code, text = said(capsys, "nats", "kits/members.json")
+    assert code == 0
+    assert text.count("\nfederation") + text.startswith("federation") == 1
+    assert "\x1b" not in text
 
 
 def test_the_name_of_a_federation_cannot_add_to_the_configuration(tmp_path: Path) -> None:
@@ -713,6 +787,19 @@ def test_a_server_of_one_federation_is_refused_by_a_kit_of_a_shared_one(
         process.wait()
 
 
+def test_a_server_without_tls_is_refused(shared: Shared, tmp_path: Path) -> None:
+    """Anybody on the way could give such an answer: the key signs nothing for it."""
+    port = free_port()
+    (tmp_path / "nats.conf").write_text(f"listen: 127.0.0.1:{port}\n")
+    process = start(tmp_path)
+    try:
+        with pytest.raises(NoHub, match=r"does not use TLS\. .*`tacit nats` writes"):
+            asyncio.run(connect_and_leave(shared.kits["ours"]["a"].at(f"nats://127.0.0.1:{port}")))
+    finally:
+        process.kill()
+        process.wait()
+
+
 # --- keys ---------------------------------------------------------------------------------------------------
 
 
@@ -774,6 +861,11 @@ def test_the_commands_say_what_to_do_next(
         Path("bad.toml").write_text(f'name = "f"\nhub = "{hub}"\nshared = "{shared}"\nclients = ["a"]\n')
         with pytest.raises(BadJob, match=why):
             read_federation_file("bad.toml")
+    Path("bad.toml").write_text(
+        'name = "f"\nhub = "nats://nats.example.org:4222"\nshared = "bad.toml"\nclients = ["a"]\n'
+    )
+    with pytest.raises(BadKit, match=r"is not a certificate\. Ask the operator of the NATS server"):
+        read_federation_file("bad.toml")
     Path("f.toml").write_text(
         'name = "hearts"\nhub = "nats://nats.example.org:4222"\nclients = ["a", "b"]\n'
         'shared = "nats/authority/authority.crt"\n'

@@ -50,7 +50,9 @@ def _nats(args: Any) -> Answer:
     lines = []
     if value["hosts"]:
         lines += [f"made        {args.output}/server/server.crt, for {', '.join(value['hosts'])}"]
-    lines += [f"federation  {each['name']}, {each['parties']} parties" for each in value["federations"]]
+    for each in value["federations"]:  # a name from outside may have line breaks and escape codes
+        name = each["name"] if each["name"].isprintable() else ascii(each["name"])
+        lines.append(f"federation  {name}, {each['parties']} parties")
     lines.append("")
     if value["federations"]:
         lines.append(

@@ -40,6 +40,12 @@ def _kernels() -> Any:
     return triton_kernels
 
 
+def _launch(name: str, grid: tuple[int, ...], given: Tensor, *more: Any) -> None:
+    """Run a kernel on the device of its first argument; Triton takes the current one, perhaps another."""
+    with torch.cuda.device(given.device):
+        getattr(_kernels(), name)[grid](given, *more)
+
+
 def _grid(count: int) -> tuple[int]:
     return (-(-count // PER_PROGRAM),)
 
@@ -48,7 +54,7 @@ def chacha_blocks(key: Tensor, first: int, count: int) -> Tensor:
     """Blocks of ChaCha20's keystream as bytes; `key` is eight words."""
     out = torch.empty(count * 16, dtype=torch.int32, device=key.device)
     if count:
-        _kernels().chacha[(-(-count // 128),)](key, out, first, count, 128)
+        _launch("chacha", (-(-count // 128),), key, out, first, count, 128)
     return out.view(torch.uint8)
 
 
@@ -57,8 +63,8 @@ def _split_digits(words: Tensor, rows: int, columns: int, reverse: bool) -> Tens
     out = torch.empty((rows, LIMBS, columns), dtype=torch.int8, device=words.device)
     grid = (-(-rows // 32), -(-columns // 32))
     order = (LIMBS - 1, -1) if reverse else (0, 1)
-    _kernels().split[grid](
-        words, out, *words.shape, words.stride(1), words.stride(0), rows, columns, *order, 32
+    _launch(
+        "split", grid, words, out, *words.shape, words.stride(1), words.stride(0), rows, columns, *order, 32
     )
     return out
 
@@ -90,7 +96,7 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
         torch._int_mm(left[:, : (p + 1) * size], right[:, (LIMBS - 1 - p) * size :].t(), out=sums[p])
     out = torch.empty((m, n), dtype=torch.int64, device=x.device)
     if m * n:
-        _kernels().join[_grid(m * n)](sums, out, m, n, width, rows * width, PER_PROGRAM)
+        _launch("join", _grid(m * n), sums, out, m, n, width, rows * width, PER_PROGRAM)
     return out
 
 
@@ -98,7 +104,7 @@ def compare_digits(c: Tensor, codes: Tensor, first: bool) -> tuple[Tensor, Tenso
     """(less [16], equal [15], bit 7 of the codes [16], bit 48 of c), packed."""
     count, size = c.numel(), packed_size(c)
     out = torch.empty((48, size), dtype=torch.uint8, device=c.device)
-    _kernels().digits[(-(-size // 64),)](c, codes, out, count, size, int(first), 64)
+    _launch("digits", (-(-size // 64),), c, codes, out, count, size, int(first), 64)
     return out[:16], out[16:31], out[31:47], out[47]
 
 
@@ -111,7 +117,7 @@ def mask_pairs(lt: Tensor, eq: Tensor, a: Tensor, b: Tensor, g: Tensor | None) -
     """The rows that a level of a comparison opens."""
     pairs, size = a.shape
     out = torch.empty((3 * pairs - 1, size), dtype=torch.uint8, device=a.device)
-    _kernels().mask[_grid(a.numel())](lt, eq, a, b, b if g is None else g, out, pairs, size, PER_PROGRAM)
+    _launch("mask", _grid(a.numel()), lt, eq, a, b, b if g is None else g, out, pairs, size, PER_PROGRAM)
     return out
 
 
@@ -124,8 +130,22 @@ def combine_pairs(
     equal = torch.empty((pairs - 1, size), dtype=torch.uint8, device=lt.device)
     a, b, ab = t[f"a{pairs}"], t[f"b{pairs}"], t[f"ab{pairs}"]
     g, ag = (t[f"g{pairs}"], t[f"ag{pairs}"]) if pairs > 1 else (b, b)
-    _kernels().combine[_grid(pairs * size)](
-        lt, opened, a, b, ab, g, ag, below, equal, pairs, size, int(first), PER_PROGRAM
+    _launch(
+        "combine",
+        _grid(pairs * size),
+        lt,
+        opened,
+        a,
+        b,
+        ab,
+        g,
+        ag,
+        below,
+        equal,
+        pairs,
+        size,
+        int(first),
+        PER_PROGRAM,
     )
     return below, equal
 
@@ -136,8 +156,19 @@ def finish_sign(
     """([x ≥ 0], [max(x, 0)]) of a comparison."""
     bit, positive = torch.empty_like(c), torch.empty_like(c)
     count = c.numel()
-    _kernels().finish[_grid(count)](
-        x.contiguous(), c, beta, beta_r, opened, bit, positive, count, int(first), PER_PROGRAM
+    _launch(
+        "finish",
+        _grid(count),
+        x.contiguous(),
+        c,
+        beta,
+        beta_r,
+        opened,
+        bit,
+        positive,
+        count,
+        int(first),
+        PER_PROGRAM,
     )
     return bit, positive
 
@@ -147,7 +178,7 @@ def make_codes(r: Tensor, spare: Tensor, bits: Tensor) -> tuple[Tensor, Tensor, 
     count = r.numel()
     codes = torch.empty((DIGITS, count), dtype=torch.uint8, device=r.device)
     beta, beta_r = torch.empty_like(r), torch.empty_like(r)
-    _kernels().codes[_grid(count)](r, spare, bits, codes, beta, beta_r, count, packed_size(r), PER_PROGRAM)
+    _launch("codes", _grid(count), r, spare, bits, codes, beta, beta_r, count, packed_size(r), PER_PROGRAM)
     return codes, beta, beta_r
 
 
@@ -155,7 +186,7 @@ def mask_tops(v: Tensor, bits: Tensor, first: bool) -> tuple[Tensor, Tensor]:
     """(the top bits that a truncation needs, the same under this party's mask), packed."""
     size = packed_size(v)
     packed, masked = (torch.empty(size, dtype=torch.uint8, device=v.device) for _ in range(2))
-    _kernels().tops[(-(-size // 64),)](v, bits, packed, masked, v.numel(), size, int(first), 64)
+    _launch("tops", (-(-size // 64),), v, bits, packed, masked, v.numel(), size, int(first), 64)
     return packed, masked
 
 
@@ -171,7 +202,7 @@ def add_carry(
 ) -> Tensor:
     """This party's share of a truncated value."""
     out, count = torch.empty(v.shape, dtype=torch.int64, device=v.device), v.numel()
-    _kernels().carry[_grid(count)](
-        v, uw, packed, bits, masked, flips, out, count, places, int(first), PER_PROGRAM
+    _launch(
+        "carry", _grid(count), v, uw, packed, bits, masked, flips, out, count, places, int(first), PER_PROGRAM
     )
     return out

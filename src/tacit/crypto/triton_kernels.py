@@ -1,6 +1,7 @@
 """The kernels of `gpu_kernels.py`, which says what they are for. Importing this module needs Triton."""
 
-# Triton gives parameters their types: a pointer, or a number.
+# Triton gives parameters their types: a pointer, or a number of 32 bits if the value fits. Sizes that are
+# multiplied are declared as 64 bits: 16 digits of 134 million values are 2^31.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def split(
 
 
 @triton.jit
-def join(sums, out, rows, columns, width, plane, SIZE: tl.constexpr):
+def join(sums, out, rows: tl.int64, columns, width, plane: tl.int64, SIZE: tl.constexpr):
     """Σ_p sums[p, row, column] · 2^(8p), of planes that are `width` columns wide."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     live = at < rows * columns
@@ -111,7 +112,7 @@ def join(sums, out, rows, columns, width, plane, SIZE: tl.constexpr):
 
 
 @triton.jit
-def digits(c, codes, out, count, size, FIRST: tl.constexpr, BYTES: tl.constexpr):
+def digits(c, codes, out, count: tl.int64, size: tl.int64, FIRST: tl.constexpr, BYTES: tl.constexpr):
     """Of each digit: is it less, is it equal, and bit 7 of the code; at the end bit 48 of c."""
     byte = tl.program_id(0).to(tl.int64) * BYTES + tl.arange(0, BYTES)
     at = byte[:, None] * 8 + tl.arange(0, 8)[None, :]
@@ -133,7 +134,7 @@ def digits(c, codes, out, count, size, FIRST: tl.constexpr, BYTES: tl.constexpr)
 
 
 @triton.jit
-def mask(lt, eq, a, b, g, out, pairs, size, SIZE: tl.constexpr):
+def mask(lt, eq, a, b, g, out, pairs, size: tl.int64, SIZE: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     each = pairs * size
     live, row = at < each, at // size
@@ -145,7 +146,21 @@ def mask(lt, eq, a, b, g, out, pairs, size, SIZE: tl.constexpr):
 
 
 @triton.jit
-def combine(lt, opened, a, b, ab, g, ag, below, equal, pairs, size, FIRST: tl.constexpr, SIZE: tl.constexpr):
+def combine(
+    lt,
+    opened,
+    a,
+    b,
+    ab,
+    g,
+    ag,
+    below,
+    equal,
+    pairs,
+    size: tl.int64,
+    FIRST: tl.constexpr,
+    SIZE: tl.constexpr,
+):
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     each = pairs * size
     live, row = at < each, at // size
@@ -176,7 +191,7 @@ def finish(x, c, beta, beta_r, opened, bit, positive, count, FIRST: tl.constexpr
 
 
 @triton.jit
-def codes(r, spare, bits, codes, beta, beta_r, count, size, SIZE: tl.constexpr):
+def codes(r, spare, bits, codes, beta, beta_r, count: tl.int64, size: tl.int64, SIZE: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     live = at < count
     word, place = tl.load(r + at, live, other=0), (7 - at % 8).to(tl.int32)

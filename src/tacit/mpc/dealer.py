@@ -278,7 +278,7 @@ async def fetch(
     if rank == parties - 1:
         for i in range(sum(bool(r.among(parties).derived()) for r in planned)):
             for j, value in enumerate((await me.recv(dealer, Corrections)).values):
-                tensors[f"{i}.{j}"] = value
+                tensors[f"{i}.{j}"] = value.cpu()  # a dealer of this process may send them on a GPU
     return _write(path, tensors, rank, parties, message.session, list(map(digest_request, planned)))
 
 

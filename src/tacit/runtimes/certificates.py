@@ -93,11 +93,17 @@ class Authority:
         return builder.sign(self.key, hashes.SHA256())
 
 
-def _to_general_name(host: str) -> x509.GeneralName:
+def is_address(host: str) -> bool:
+    """Return whether this is an IP address, and no name."""
     try:
-        return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
+        ipaddress.ip_address(host.strip("[]"))
     except ValueError:
-        return x509.DNSName(host)
+        return False
+    return True
+
+
+def _to_general_name(host: str) -> x509.GeneralName:
+    return x509.IPAddress(ipaddress.ip_address(host.strip("[]"))) if is_address(host) else x509.DNSName(host)
 
 
 def _name(common: str, federation: str, role: str) -> x509.Name:
@@ -250,13 +256,13 @@ def key_pem(key: Key) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def read_certificate(data: bytes, where: str) -> x509.Certificate:
+def read_certificate(
+    data: bytes, where: str, advice: str = "Get the kit again from the person who provisioned the federation."
+) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(data)
     except _UNREADABLE:
-        raise BadKit(
-            f"{where} is not a certificate. Get the kit again from the person who provisioned the federation."
-        ) from None
+        raise BadKit(f"{where} is not a certificate. {advice}") from None
 
 
 def read_key(data: bytes, where: str) -> Key:

@@ -97,7 +97,10 @@ class NatsClient:
         info = _parse_info(line)
         if not info.get("tls_required"):
             raise NoHub(
-                f"{self.where} does not ask for certificates, so anybody could connect. Run it with the "
+                f"{self.where} does not use TLS. Its operator runs it with the configuration that `tacit "
+                "nats` writes."
+                if nkey
+                else f"{self.where} does not ask for certificates, so anybody could connect. Run it with the "
                 "nats.conf in the hub's kit."
             )
         if not info.get("headers") or info.get("max_payload", 0) < MAX_ENVELOPE:

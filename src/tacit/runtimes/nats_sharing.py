@@ -21,29 +21,33 @@ import datetime
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from ..errors import BadKit
 from ..files import write_atomic
-from .certificates import Authority, Trust, key_pem, pem, read_certificate, read_key
+from .certificates import Authority, Trust, is_address, key_pem, pem, read_certificate, read_key
 from .kits import NAME, Kit
 from .nats_relay import LIMITS, permissions_of, prefix_of, quote
 from .nkeys import NKey, proves
 
 FORMAT = "tacit members 1"
 MEMBERS = "members.json"
+ASK = f"Ask the federation for the {MEMBERS} that `tacit provision` writes."
 OPERATOR = "NATS servers"  # the name of an operator's authority
 CONNECTIONS = 4  # of a party, and SPARE for all: it may check or ask while lost connections have not ended
 SPARE = 16
+_LABEL = "[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
+HOST = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")  # also of all hosts of a domain, as in *.example.org
 
 
 def digest(certificate: x509.Certificate) -> str:
@@ -107,7 +111,8 @@ def read_members(path: str | os.PathLike[str], shared: x509.Certificate) -> Memb
         signature = base64.b64decode(body.pop("signature"), validate=True)
         if body["format"] != FORMAT or set(body) != {"format", "authority", "server", "issued", "members"}:
             raise ValueError("an unknown format")
-        authority = read_certificate(body["authority"].encode(), str(path))
+        authority = read_certificate(body["authority"].encode(), f"`authority` in {path}", ASK)
+        authority.subject  # noqa: B018  # parsed only now: a name that cannot be read is refused here
         public = authority.public_key()
         if not isinstance(public, ec.EllipticCurvePublicKey):
             raise ValueError("the authority has no ECDSA key")
@@ -132,15 +137,16 @@ def read_members(path: str | os.PathLike[str], shared: x509.Certificate) -> Memb
             )
     except InvalidSignature:
         raise _malformed(path, "its authority did not sign it") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        *(ValueError, KeyError, TypeError, AttributeError, RecursionError),
+        *(OverflowError, UnsupportedAlgorithm),  # a time before the year 1 or after 9999; an unknown curve
+    ) as error:
         raise _malformed(path, f"{type(error).__name__}: {error}") from None
     return Members(str(path), Trust(authority), issued, text, {name: key for name, key, _ in members})
 
 
 def _malformed(path: str | os.PathLike[str], why: str) -> BadKit:
-    return BadKit(
-        f"{path} cannot be used: {why}. Ask the federation for the {MEMBERS} that `tacit provision` writes."
-    )
+    return BadKit(f"{path} cannot be used: {why}. {ASK}")
 
 
 def write_server(
@@ -152,6 +158,7 @@ def write_server(
     of the server, for a certificate that is made now; without it the one in the folder stays.
     """
     root = Path(out)
+    check_hosts(hosts)
     certificate, key = _read_authority(root / "authority")
     if certificate is None:
         if not hosts:
@@ -167,6 +174,7 @@ def write_server(
             f"{root / 'server'}."
         )
     kept = [read_members(file, certificate) for file in sorted((root / "federations").glob("*.json"))]
+    check_apart(kept)  # of two files of one federation, the older one would admit whom it has revoked
     federations = {each.account: each for each in kept}
     given = [read_members(file, certificate) for file in files]
     check_apart(given)
@@ -180,6 +188,13 @@ def write_server(
             )
         federations[each.account] = each
     check_apart(federations.values())
+    included = root / "server" / "federations.conf"
+    if not federations and included.exists():
+        included.unlink()  # an empty one would admit anybody
+        raise BadKit(
+            f"no members file is left in {root / 'federations'}, so {included} was deleted. Stop the NATS "
+            "server: it admits the parties of the removed federation until then."
+        )
     if hosts:
         assert key is not None
         _save_certificates(root, Authority(certificate, key), hosts)
@@ -188,7 +203,7 @@ def write_server(
         write_atomic(root / "federations" / f"{each.account}.json", each.text)
     if federations:
         (root / "server").mkdir(parents=True, exist_ok=True)
-        write_atomic(root / "server" / "federations.conf", write_accounts(federations.values()))
+        write_atomic(included, write_accounts(federations.values()))
         if listen is not None or not (root / "server" / "nats.conf").exists():
             write_atomic(root / "server" / "nats.conf", _write_config(listen or "0.0.0.0:4222"))
     return {
@@ -203,6 +218,16 @@ def write_server(
             for each in sorted(federations.values(), key=lambda each: (each.trust.federation, each.account))
         ],
     }
+
+
+def check_hosts(hosts: Iterable[str]) -> None:
+    """Raise BadKit if a certificate for one of these would not be accepted at any address."""
+    wrong = [host for host in hosts if not (is_address(host) or HOST.fullmatch(host))]
+    if wrong:
+        raise BadKit(
+            f"--host is {', '.join(map(repr, wrong))}; expected names or addresses without scheme and port, "
+            "like nats.example.org or 192.0.2.7."
+        )
 
 
 def check_apart(federations: Iterable[Members]) -> None:
@@ -261,7 +286,7 @@ def _read_authority(folder: Path) -> tuple[x509.Certificate | None, ec.EllipticC
     if not certificate.exists():
         return None, None
     return (
-        read_certificate(certificate.read_bytes(), str(certificate)),
+        read_certificate(certificate.read_bytes(), str(certificate), "Restore it from a backup."),
         read_key(key.read_bytes(), str(key)) if key.exists() else None,
     )
 

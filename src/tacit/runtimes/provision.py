@@ -102,12 +102,12 @@ def _read_shared(file: Path, hub: str, name: str) -> x509.Certificate:
             'address, like "nats://nats.example.org:4222", or leave `shared` out.'
         )
     path = file.parent / name
+    advice = "Ask the operator of the NATS server for authority.crt, which `tacit nats` writes."
     try:
-        return read_certificate(path.read_bytes(), str(path))
+        return read_certificate(path.read_bytes(), str(path), advice)
     except OSError as error:
         raise BadJob(
-            f"{file}: shared is {name!r}, and {path} cannot be read: {error.strerror}. Ask the operator of "
-            "the NATS server for authority.crt, which `tacit nats` writes."
+            f"{file}: shared is {name!r}, and {path} cannot be read: {error.strerror}. {advice}"
         ) from None
 
 
@@ -140,7 +140,7 @@ def provision(
     root = Path(out)
     authority = _authority(federation, root / "authority")
     everyone = {federation.server: "server", **{c: "client" for c in federation.clients}}
-    if federation.shared is None:  # else its operator runs the server, with a certificate of his own
+    if federation.shared is None:  # else its operator runs the server, with a certificate of its own
         everyone = {"hub": "hub", **everyone}
     serials = _read_revoked(root / "authority" / "revoked.toml")
     for name in revoke:
