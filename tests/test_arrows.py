@@ -44,7 +44,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         NUMERIC,
     ),  # preparation is a program of exact sums, or of one sum with noise
     "tacit.data.notebook": (("tacit.stats.disclosure",), ("numpy",)),  # the rule of small counts
-    "tacit.models": (("tacit.engine.layers",), NUMERIC),
+    "tacit.models": (("tacit.engine.layers", "tacit.engine.members"), NUMERIC),
     "tacit.engine": (("tacit.algorithms", "tacit.data", "tacit.numbers"), NUMERIC),
     "tacit.parties": (("tacit.numbers",), NUMERIC),
     "tacit.parties.codec": ((), (*NUMERIC, "msgpack")),  # the wire format; nothing else of the room needs it
@@ -124,6 +124,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             "tacit.data",
             "tacit.engine.calling",  # how a model is called with its rows
+            "tacit.engine.members",
             "tacit.models",
             "tacit.files",
             "tacit.runs",

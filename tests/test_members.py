@@ -16,7 +16,7 @@ import tacit
 from tacit import algorithms, data, guard, models
 from tacit.algorithms import FedAdam
 from tacit.engine.losses import Objective
-from tacit.engine.members import Members, widen
+from tacit.engine.members import Members, as_one_network
 from tacit.engine.task import Task
 from tacit.errors import BadParameter
 from tacit.jobs.train.contract import Contract
@@ -152,7 +152,7 @@ def test_a_wide_perceptron_is_the_same_function(hidden: tuple[int, ...]) -> None
     """Private inference evaluates it on shares."""
     module = models.build(models.MLP(hidden, members=3), (5,), 2, seed=0).eval()
     x = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(widen(module)(x), module(x), atol=1e-6)
+    assert torch.allclose(as_one_network(module)(x), module(x), atol=1e-6)
     result = tacit.infer(module, x)
     assert torch.allclose(torch.as_tensor(result.value).float(), module(x).detach(), atol=1e-2)
 

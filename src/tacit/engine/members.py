@@ -36,12 +36,14 @@ def members_of(module: nn.Module) -> list[nn.Module]:
     return list(module.members) if type(module) is Members else []
 
 
-def widen(module: Members) -> nn.Sequential:
+def as_one_network(module: nn.Module) -> nn.Module:
     """Return the same function as one perceptron, whose hidden layers are as wide as those of all members.
 
     The weights between the units of two members are 0, and the last layer has the mean. The members are plain
-    perceptrons.
+    perceptrons. A module without members is returned as it is.
     """
+    if not isinstance(module, Members):
+        return module
     members = [list(member.children()) for member in module.members]
     last = max(k for k, layer in enumerate(members[0]) if isinstance(layer, nn.Linear))
     layers: list[nn.Module] = []

@@ -19,6 +19,7 @@ from ..boost.read_model import is_ensemble, read_model
 from ..crypto import group, rlwe
 from ..crypto.prg import KEY, aes
 from ..crypto.sealapi import load_seal
+from ..engine.members import as_one_network
 from ..errors import MissingExtra
 from ..mpc import checked, inference, lookup
 from ..mpc.extension import PRODUCTS
@@ -245,7 +246,7 @@ def infer(
             reveal=reveal,
         )
     else:
-        layers, weights = compile(model, named)
+        layers, weights = compile(as_one_network(model), named)
         given = rows
         if layers and layers[0]["kind"] == "program":
             rows = lookup.join([named[part["name"]] for part in layers[0]["inputs"]])

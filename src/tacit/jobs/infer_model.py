@@ -23,6 +23,7 @@ from ..boost.read_model import EXPONENTIAL, LOGISTIC, from_xgboost_json, read_mo
 from ..boost.xgboost_json import ATTRIBUTE, from_json
 from ..data.table_files import read_table
 from ..data.thousands import refuse_thousands
+from ..engine.members import as_one_network
 from ..errors import BadData, BadParameter, BadRun, MissingFiles, ProtocolError
 from ..mpc.model import compile, to_text
 from ..mpc.ring import FixedPoint
@@ -196,7 +197,7 @@ def _read_network(folder: Path, reveal: str, fixed: FixedPoint) -> SavedModel:
         )
     if reveal == "argmax" and not release.labels:
         raise BadParameter("infer: reveal is 'argmax'; a regression has no classes. Use 'logits'.")
-    layers, weights = compile(module)
+    layers, weights = compile(as_one_network(module))
     for name, w in weights.items():
         fixed.encode(w, f"the model's {name}")
     loss = {"loss": release.loss} if release.loss else {}

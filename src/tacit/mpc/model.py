@@ -22,7 +22,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..engine.members import Members, widen
 from ..errors import BadData, BadParameter, ProtocolError
 from . import functions, lookup, program, trace, trees
 from .beaver import MATMUL, MUL, Bilinear, MaskedFactor
@@ -94,8 +93,6 @@ def compile(
                 "add one). Remove it (torch.nn.utils.remove_weight_norm, torch.nn.utils.prune.remove), or "
                 "write its computation as layers."
             )
-    if isinstance(model, Members):
-        model = widen(model)
     weights: dict[str, Tensor] = {}
     try:
         if inputs is not None and len(inputs) > 1:
