@@ -29,10 +29,11 @@ def bytes_of(vector: Tensor) -> np.ndarray:
 
 
 class SharedVectors(Mapping[str, Tensor]):
-    """What a step was sent, as all parties of one process have it.
+    """What a step was sent, as a program has it.
 
-    A tensor that is taken from here is a copy, and `read` gives arrays that nobody can write to: no party
-    changes what another one reads.
+    Parties of one process share it, and the next step continues it. A tensor that is taken from here is
+    a copy, and `read` gives arrays that nobody can write to: no program changes what another party reads, or
+    what a later step is.
     """
 
     __slots__ = ("_arrays", "_vectors")
