@@ -350,7 +350,7 @@ def _answer(
     """
     read = read or StepVectors().read(message.step, message.vectors, message.kept)
     step, sent_down, own = message.step, read.down, message.step - first
-    down = sent_down  # most often the same object, which a program then reads once
+    down: Down = sent_down  # most often the same object, which a program then reads once
     if OPENED in read.vectors or BEGAN in read.vectors:
         down = {k: v for k, v in sent_down.items() if k not in (OPENED, BEGAN)}
     if not 0 <= own < program.max_steps:
