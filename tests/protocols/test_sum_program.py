@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 
 import numpy as np
 import pandas as pd
@@ -574,6 +575,18 @@ def test_a_program_that_changes_what_it_was_sent_does_not_change_the_next_step()
     whole = {"trees": torch.tensor([0] * 300 + [1], dtype=torch.uint8)}
     assert torch.equal(read.down["trees"], whole["trees"])
     assert read.digest == sum_program.digest_of_step(1, whole)
+
+
+@pytest.mark.parametrize("shared", [None, LastStep()])
+def test_a_party_keeps_no_vector_that_later_steps_are_not_sent(shared):
+    """A coordinator could otherwise fill its memory with vectors of other names."""
+    party, kept = StepVectors(shared), []
+    for step in range(4):
+        sent = {f"vector {step}": torch.zeros(300, dtype=torch.uint8)}
+        kept.append(weakref.ref(sent[f"vector {step}"]))
+        read_vector(party.read(step, sent, {}).down, f"vector {step}")
+    del sent
+    assert [ref() is None for ref in kept[:2]] == [True, True]  # the step before may be continued
 
 
 def test_a_vector_that_steps_repeat_is_read_as_one_array():

@@ -78,7 +78,8 @@ class ReadStep:
         self.down = SharedVectors(self.vectors, last)
         digests = Digests(self.vectors, self.hashed)
         self.digest = digests.of(None, "SumStep", str(step))
-        self.hashed = digests.known
+        # of these vectors only: a coordinator may give each step another name
+        self.hashed = {name: entry for name, entry in digests.known.items() if name in self.vectors}
         self._words: tuple[object, int, int | None] | None = None
 
     def count_words(self, program: SumProgram[Any, Any], own: int, down: Down) -> int | None:

@@ -40,7 +40,8 @@ class SharedVectors(Mapping[str, Tensor]):
 
     def __init__(self, vectors: Mapping[str, Tensor], last: SharedVectors | None = None) -> None:
         self._vectors = vectors
-        self._arrays: dict[str, tuple[Tensor, np.ndarray]] = {} if last is None else dict(last._arrays)
+        known = {} if last is None else last._arrays
+        self._arrays: dict[str, tuple[Tensor, np.ndarray]] = {n: a for n, a in known.items() if n in vectors}
 
     def __getitem__(self, name: str) -> Tensor:
         tensor = self._vectors[name]
