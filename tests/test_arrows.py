@@ -52,12 +52,25 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.transfer": ((), ("torch",)),
     "tacit.selection": ((), ("numpy",)),
     "tacit.topologies": (("tacit.graphs",), ("numpy",)),
-    "tacit.audit": (("tacit.data.federation", "tacit.report", "tacit.files", "tacit.numbers"), NUMERIC),
+    "tacit.audit": (
+        (
+            "tacit.data.federation",
+            "tacit.engine.members",  # each has a loss of its own
+            "tacit.report",
+            "tacit.files",
+            "tacit.numbers",
+        ),
+        NUMERIC,
+    ),
     "tacit.crypto": ((), NUMERIC),  # numbers only; `cryptography` where it is used, with the extra `secagg`
     "tacit.crypto.seal": ((), ("cryptography",)),
     "tacit.crypto.triton_kernels": ((), ("triton",)),  # imported on a machine with a GPU only
     "tacit.protocols": (("tacit.parties", "tacit.crypto", "tacit.files"), NUMERIC),
     "tacit.mpc": (("tacit.parties", "tacit.crypto", "tacit.files"), NUMERIC),
+    "tacit.mpc.model": (
+        ("tacit.parties", "tacit.crypto", "tacit.files", "tacit.engine.members"),
+        NUMERIC,
+    ),  # it evaluates several networks as one
     "tacit.mpc.scoring": (
         ("tacit.parties", "tacit.crypto", "tacit.engine.metrics"),
         NUMERIC,

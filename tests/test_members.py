@@ -126,6 +126,16 @@ def test_the_written_out_gradient_is_the_sum_of_the_members_own() -> None:
     assert torch.allclose(g, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("malicious", [None, "fish"])
+def test_an_audit_inverts_the_update_that_the_members_make(malicious: str | None) -> None:
+    """Its search follows the loss of each member, as a client does: one row is found to rounding."""
+    sgd = {"algorithm": algorithms.FedAvg(lr=0.3), "local_steps": 1, "batch_size": 512, "min_rows": 1}
+    run = tacit.train(FED, model=THREE, rounds=1, **sgd)
+    found = tacit.audit.invert(run, 1, method="cosine", bounds=None, malicious=malicious)
+    assert abs(found.distance) < 1e-4
+    assert found.each_psnr[0] > 40
+
+
 def test_one_row_has_the_score_of_its_row_in_a_file_everywhere(tmp_path: Path) -> None:
     run = tacit.train(FED, model=THREE, seed=1, out=tmp_path / "run", min_rows=1)
     assert isinstance(run.model, Members)
@@ -220,6 +230,12 @@ def test_what_takes_the_members_for_one_network_is_refused(options: dict[str, An
     with pytest.raises(BadParameter, match=rf"{why}.*members=1"):
         tacit.train(FED, model=THREE, rounds=2, **options)
     assert not isinstance(tacit.train(FED, model=models.MLP((5,)), rounds=1, **options).model, Members)
+
+
+def test_private_training_of_one_data_set_refuses_members_too() -> None:
+    table = data.from_frame(frame().drop(columns=["cost", "site"]), label="y")
+    with pytest.raises(BadParameter, match=r"train_private.*share the norm.*members=1"):
+        tacit.train_private(table, model=THREE, epsilon=8.0, epochs=1)
 
 
 def test_features_of_a_layer_are_refused() -> None:

@@ -413,6 +413,20 @@ def test_an_inbox_gives_the_messages_of_one_sender_in_order():
     assert InProcess().run_sync({"a": sender, "b": receiver})["b"] == [0, 1, 2, 3]
 
 
+def test_an_inbox_gives_all_messages_that_came_before_it():
+    async def sender(me):
+        for n in range(3):
+            await me.send("b", PartyNumber(n))
+
+    async def receiver(me):
+        await me.clock.sleep(1)  # all three are there, and no other comes
+        inbox = me.listen("a", PartyNumber)
+        with inbox:
+            return [(await inbox.next()).n for _ in range(3)]
+
+    assert InProcess().run_sync({"a": sender, "b": receiver})["b"] == [0, 1, 2]
+
+
 def test_an_inbox_refuses_another_kind():
     async def sender(me):
         await me.send("b", PartyWord("hello"))

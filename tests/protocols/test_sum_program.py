@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ import torch
 from tacit.crypto import exact, ring
 from tacit.crypto.agree import public_of
 from tacit.errors import PartyFailed, ProtocolError, QueryRefused, SumAborted
+from tacit.parties.message import Message
 from tacit.protocols import sum_of_all, sum_program
 from tacit.protocols.joining import Admission, Ready, Work
 from tacit.protocols.step_vectors import LastStep, StepVectors, shorten
@@ -28,6 +30,10 @@ TABLES = {
     "c": pd.DataFrame({"x": [0.1, 1e9, -3.0]}),
 }
 PROGRAM, RULES = Variance("x"), SumRules("contract", tuple(TABLES))
+
+
+class Continue(Message, reveals="nothing: a test goes on"):
+    pass
 
 
 class Mean:
@@ -336,6 +342,45 @@ def test_a_declared_threshold_goes_on_without_a_party_that_left():
     assert included == [["a", "c"]] * 3
 
 
+def test_a_party_that_left_and_refuses_between_two_sums_does_not_end_the_program():
+    rules = SumRules("contract", tuple(TABLES), threshold=0.6, within=1.0)
+    refused = []
+
+    async def leaves(me):
+        message = await me.recv("server", SumStep)
+        await me.recv("server", Continue)  # the sum was opened without it, and no other has begun
+        await me.send("server", sum_program.SumRefused(message.step, "too late"))
+        refused.append(message.step)
+
+    async def server(me):
+        admission = Admission(
+            me,
+            list(TABLES),
+            "1",
+            lambda name: Work("contract", "run"),
+            lambda name, ready: None,
+            lambda text: None,
+        )
+        admission.ready = dict.fromkeys(TABLES, Ready(1, 0, [], 0, 0, ""))
+        wait, steps = admission.wait_for_free, []
+
+        async def wait_for_free(names, need, within):
+            steps.append(names)
+            if len(steps) == 2:
+                await me.send("b", Continue())
+                while not refused:
+                    await me.clock.sleep(0.1)
+            return await wait(names, need, within)
+
+        admission.wait_for_free = wait_for_free
+        return await sum_program.server(me, PROGRAM, rules, admission=admission)
+
+    programs = {**parties(rules=rules), "b": leaves, "server": server}
+    result = InProcess().run_sync(programs)["server"]
+    assert result == ideal(PROGRAM, {name: TABLES[name] for name in ("a", "c")})
+    assert refused == [0]
+
+
 def test_without_a_declared_threshold_a_party_that_left_ends_the_program():
     rules = SumRules("contract", tuple(TABLES), within=1.0, tries=1)
 
@@ -520,6 +565,28 @@ def test_what_parties_of_one_process_share_cannot_be_written_to():
     with pytest.raises(TypeError):
         first["trees"] = torch.ones(1)
     assert sent["trees"].sum() == 0
+
+
+def test_a_program_that_changes_what_it_was_sent_does_not_change_the_next_step():
+    """A party by itself, as over a network: the next step continues what was sent."""
+    party, sent = StepVectors(), {"trees": torch.zeros(300, dtype=torch.uint8)}
+    party.read(0, sent, {}).down["trees"].fill_(7)
+    read = party.read(1, {"trees": torch.ones(1, dtype=torch.uint8)}, {"trees": 300})
+    whole = {"trees": torch.tensor([0] * 300 + [1], dtype=torch.uint8)}
+    assert torch.equal(read.down["trees"], whole["trees"])
+    assert read.digest == sum_program.digest_of_step(1, whole)
+
+
+@pytest.mark.parametrize("shared", [None, LastStep()])
+def test_a_party_keeps_no_vector_that_later_steps_are_not_sent(shared):
+    """A coordinator could otherwise fill its memory with vectors of other names."""
+    party, kept = StepVectors(shared), []
+    for step in range(4):
+        sent = {f"vector {step}": torch.zeros(300, dtype=torch.uint8)}
+        kept.append(weakref.ref(sent[f"vector {step}"]))
+        read_vector(party.read(step, sent, {}).down, f"vector {step}")
+    del sent
+    assert [ref() is None for ref in kept[:2]] == [True, True]  # the step before may be continued
 
 
 def test_a_vector_that_steps_repeat_is_read_as_one_array():

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from ..engine.members import members_of
 from ..errors import BadParameter
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -49,17 +50,32 @@ class ClientSteps:
 
 
 def update_of(module: nn.Module, x: Tensor, y: Tensor, client: ClientSteps, loss: Loss) -> list[Tensor]:
-    """The update of a client with these rows; differentiable in x."""
+    """The update of a client with these rows; differentiable in x.
+
+    The members of an ensemble have a loss each, and a client descends their sum.
+    """
     start = {k: p.detach().requires_grad_() for k, p in module.named_parameters() if p.requires_grad}
     now, total = start, [torch.zeros_like(p) for p in start.values()]
     batches = client.batches()
     for step, at in enumerate(batches):
-        value = loss(functional_call(module, now, (x[at],)), y[at])
+        value = _loss_at(module, now, x[at], y[at], loss)
         gradients = torch.autograd.grad(value, list(now.values()), create_graph=True)
         total = [a + g for a, g in zip(total, gradients)]
         if step + 1 < len(batches):
             now = {k: p - client.lr * g for (k, p), g in zip(now.items(), gradients)}
     return total
+
+
+def _loss_at(module: nn.Module, values: dict[str, Tensor], x: Tensor, y: Tensor, loss: Loss) -> Tensor:
+    members = members_of(module)
+    if not members:
+        return loss(functional_call(module, values, (x,)), y)
+    each = []
+    for k, member in enumerate(members):
+        start = f"members.{k}."
+        own = {name.removeprefix(start): v for name, v in values.items() if name.startswith(start)}
+        each.append(loss(functional_call(member, own, (x,)), y))
+    return torch.stack(each).sum()
 
 
 def first_linear(module: nn.Module, shape: Sequence[int]) -> nn.Linear | None:
@@ -111,18 +127,19 @@ def infer_labels(
     Its gradient is mean(p_c) − n_c/n. A single row has its label where the gradient is negative. For batches,
     p is taken as the model's mean output on noise, and counts are rounded to sum up to n.
     """
-    last = [m for m in module.modules() if isinstance(m, nn.Linear)][-1:]
-    if not last or last[0].bias is None:
+    network = (members_of(module) or [module])[0]  # the labels are those of each member
+    last = last_linear(network)
+    if last is None:
         raise BadParameter(
             "invert: labels are read from the last linear layer's bias, and this model has none. Give "
             "labels=."
         )
-    gradient = gradient_of(module, update, last[0].bias) / len(client.batches())
+    gradient = gradient_of(module, update, last.bias) / len(client.batches())
     if client.rows == 1:
         return gradient.argmin()[None]
     with torch.no_grad():
         noise = torch.rand((64, *shape), generator=torch.Generator().manual_seed(0))
-        mean = module(noise).softmax(-1).mean(0)
+        mean = network(noise).softmax(-1).mean(0)
     counts = (client.rows * (mean - gradient)).clamp(min=0)
     whole = counts.floor().long()
     for c in (counts - whole).argsort(descending=True)[: max(0, client.rows - int(whole.sum()))]:
@@ -300,16 +317,17 @@ def fish_weights(module: nn.Module, target: int) -> nn.Module:
     gradient.
     """
     fished = copy.deepcopy(module)
-    last = last_linear(fished)
-    if last is None or not 0 <= target < last.out_features:
+    layers = last_layers(fished)
+    if not layers or not 0 <= target < layers[0].out_features:
         raise BadParameter(
             "fish_weights: the model must end with a linear layer with a bias, and target must be one of its "
             f"classes; got {target}."
         )
-    others = torch.arange(last.out_features) != target
+    others = torch.arange(layers[0].out_features) != target
     with torch.no_grad():
-        last.weight[others] = 0.0
-        last.bias[others] = SURE
+        for last in layers:
+            last.weight[others] = 0.0
+            last.bias[others] = SURE
     return fished
 
 
@@ -317,6 +335,12 @@ def last_linear(module: nn.Module) -> nn.Linear | None:
     """The last linear layer, if it has a bias."""
     layers = [m for m in module.modules() if isinstance(m, nn.Linear)][-1:]
     return layers[0] if layers and layers[0].bias is not None else None
+
+
+def last_layers(module: nn.Module) -> list[nn.Linear]:
+    """The last linear layer of a model, or of each member of one, if they have a bias."""
+    found = [last_linear(network) for network in members_of(module) or [module]]
+    return [layer for layer in found if layer is not None]
 
 
 def fish_out(
@@ -327,16 +351,15 @@ def fish_out(
     Their number follows from the last bias's gradient, −n_target/n. The last layer's own gradient is of all
     rows, and is left out.
     """
-    last = last_linear(module)
-    assert last is not None  # checked by fish_weights
-    share = -gradient_of(module, update, last.bias).detach() / len(client.batches())
+    layers = last_layers(module)  # not empty: checked by fish_weights
+    share = -gradient_of(module, update, layers[0].bias).detach() / len(client.batches())
     count = max(0, round(client.rows * float(share[target])))
-    keep = [p is not last.weight and p is not last.bias for p in module.parameters() if p.requires_grad]
+    left_out = {id(p) for layer in layers for p in layer.parameters()}
+    keep = [id(p) not in left_out for p in module.parameters() if p.requires_grad]
     scale = client.rows / max(1, count)
     rest = [u * scale for u, kept in zip(update, keep) if kept]
     alone = copy.deepcopy(module)
-    own = last_linear(alone)
-    assert own is not None
-    own.requires_grad_(False)
+    for last in last_layers(alone):
+        last.requires_grad_(False)
     size = None if client.batch_size is None or client.batch_size >= client.rows else client.batch_size
     return alone, rest, ClientSteps(count, client.lr, size, client.epochs)

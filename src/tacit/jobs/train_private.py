@@ -20,6 +20,7 @@ from ..accounting.account import FILE
 from ..config.private import PRIVATE_OPTIONS, PrivateConfig
 from ..config.signature import with_options
 from ..data.federation import Dataset, Federation, check_one_label
+from ..engine.members import members_of
 from ..engine.metrics import count, measure, measure_regression
 from ..errors import BadData, BadParameter
 from ..guard.stage import source
@@ -100,6 +101,11 @@ def train_private(
     x, y = (t.to(device) for t in dataset.rows)
     outputs = dataset.classes or 1
     module = models.build(model, tuple(x.shape[1:]), outputs, config.seed).to(device).train()
+    if len(members := members_of(module)) > 1:
+        raise BadParameter(
+            f"train_private: the {len(members)} members of this model would share the norm to which DP-SGD "
+            "clips the gradient of a row. Use models.MLP(members=1)."
+        )
     fits("train_private", module, models.name_of(model), x[:2], dataset.classes, dataset.name)
     momentum = config.momentum
     more = {"momentum": momentum} if config.optimizer == "sgd" else {"betas": (momentum or 0.9, 0.999)}

@@ -120,6 +120,10 @@ class Mailbox:
             self.ease()
         return letter
 
+    def count(self, scope: str, sender: str) -> int:
+        """Return how many unread messages there are."""
+        return len(self._queues.get(scope, {}).get(sender, ()))
+
     # --- limits ---------------------------------------------------------------------------------------------
 
     def fits(self, sender: str, scope: str, size: int) -> bool:

@@ -331,10 +331,15 @@ class Inbox(Generic[M]):
     """The messages of one sender in one scope, one after the other (`Party.listen`)."""
 
     def __init__(self, me: Party, sender: str, kinds: tuple[type[M], ...]) -> None:
-        self._me, self._kinds = me, kinds
-        self._watch = MailboxWatch(me.mailbox, me.tag, (sender,), lambda: me._wants(kinds, repr(sender)))
+        self._me, self._sender, self._kinds = me, sender, kinds
 
     def __enter__(self) -> Inbox[M]:
+        me, sender = self._me, self._sender
+        self._watch = MailboxWatch(
+            me.mailbox, me.tag, (sender,), lambda: me._wants(self._kinds, repr(sender))
+        )
+        # a watch looks once at each sender, and this one reads all that it has sent
+        self._watch.news.extend([sender] * (me.mailbox.count(me.tag, sender) - 1))
         self._watch.__enter__()
         return self
 

@@ -70,18 +70,16 @@ class ReadStep:
         sent: Down,
         kept: Mapping[str, int],
         known: Mapping[str, Hashed],
-        shared: LastStep | None,
+        last: SharedVectors | None,
     ) -> None:
         self.step, self.before, self.sent, self.kept = step, before, sent, kept
         self.vectors, self.hashed = _restore(before, sent, kept, known)
-        # what a program is given
-        self.down: Down = self.vectors
-        if shared is not None:
-            last = None if shared.read is None else shared.read.down
-            self.down = SharedVectors(self.vectors, last if isinstance(last, SharedVectors) else None)
+        # what a program is given; the next step continues the vectors themselves
+        self.down = SharedVectors(self.vectors, last)
         digests = Digests(self.vectors, self.hashed)
         self.digest = digests.of(None, "SumStep", str(step))
-        self.hashed = digests.known
+        # of these vectors only: a coordinator may give each step another name
+        self.hashed = {name: entry for name, entry in digests.known.items() if name in self.vectors}
         self._words: tuple[object, int, int | None] | None = None
 
     def count_words(self, program: SumProgram[Any, Any], own: int, down: Down) -> int | None:
@@ -126,6 +124,7 @@ class StepVectors:
     def __init__(self, shared: LastStep | None = None) -> None:
         self.vectors: Down = {}
         self._hashed: dict[str, Hashed] = {}
+        self._down: SharedVectors | None = None
         self._shared = shared
 
     def read(self, step: int, sent: Down, kept: Mapping[str, int]) -> ReadStep:
@@ -141,10 +140,10 @@ class StepVectors:
             or read.step != step
             or (kept and read.before is not self.vectors)
         ):
-            read = ReadStep(step, self.vectors, sent, kept, self._hashed, self._shared)
+            read = ReadStep(step, self.vectors, sent, kept, self._hashed, self._down)
             if self._shared is not None:
                 self._shared.read = read
-        self.vectors, self._hashed = read.vectors, read.hashed
+        self.vectors, self._hashed, self._down = read.vectors, read.hashed, read.down
         return read
 
     def digest(self, step: int, vectors: Down) -> bytes:

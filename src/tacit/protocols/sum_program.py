@@ -350,7 +350,7 @@ def _answer(
     """
     read = read or StepVectors().read(message.step, message.vectors, message.kept)
     step, sent_down, own = message.step, read.down, message.step - first
-    down = sent_down  # most often the same object, which a program then reads once
+    down: Down = sent_down  # most often the same object, which a program then reads once
     if OPENED in read.vectors or BEGAN in read.vectors:
         down = {k: v for k, v in sent_down.items() if k not in (OPENED, BEGAN)}
     if not 0 <= own < program.max_steps:
@@ -515,7 +515,7 @@ async def _sum(
                 else secagg.server(scope, present, terms, rules.within, rules.within)
             )
             try:
-                watched: list[asyncio.Future[Any]] = [work, *interruptions.watch(present)]
+                watched = [work, *interruptions.watch(present)]
                 await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
                 if work.done():
                     outcome = work.result()
@@ -550,15 +550,15 @@ class _Interruptions:
     def __init__(self, me: Party, admission: Admission | None) -> None:
         self.me, self.admission = me, admission
         self.names: Sequence[str] = ()  # the parties of this sum
-        self._refusal: asyncio.Future[str] | None = None
+        self._refusal: asyncio.Future[tuple[str, str]] | None = None
         self._restart: asyncio.Future[str] | None = None
 
-    def watch(self, names: Sequence[str]) -> list[asyncio.Future[str]]:
+    def watch(self, names: Sequence[str]) -> list[asyncio.Future[Any]]:
         """Return what is done when a sum over these parties has to end."""
         self.names = names
-        if self._refusal is None:
+        if self._refusal is None or self._is_of_another_sum(self._refusal):
             self._refusal = asyncio.ensure_future(self._wait_for_refusal())
-        tasks = [self._refusal]
+        tasks: list[asyncio.Future[Any]] = [self._refusal]
         if self.admission is not None:
             restart = self._restart
             if restart is None or restart.done() or self._find_restart(self.admission) is not None:
@@ -571,7 +571,7 @@ class _Interruptions:
     def read(self) -> tuple[str, bool]:
         """Return why the sum has to end, and whether because a party refuses; raise if the program has to."""
         if self._refusal is not None and self._refusal.done():
-            return self._refusal.result(), True
+            return self._refusal.result()[1], True
         assert self._restart is not None
         return self._restart.result(), False
 
@@ -581,13 +581,16 @@ class _Interruptions:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _wait_for_refusal(self) -> str:
+    def _is_of_another_sum(self, refusal: asyncio.Future[tuple[str, str]]) -> bool:
+        """Return whether a party refused that has left since: its refusal came after the sum without it."""
+        return refusal.done() and refusal.exception() is None and refusal.result()[0] not in self.names
+
+    async def _wait_for_refusal(self) -> tuple[str, str]:
         while True:
             name, message = await self.me.first(SumRefused)
             if name in self.names:
-                return (
-                    f"party {name!r} does not answer step {message.step + 1}: {shown(message.reason)[:300]}"
-                )
+                why = shown(message.reason)[:300]
+                return name, f"party {name!r} does not answer step {message.step + 1}: {why}"
 
     async def _wait_for_restart(self, admission: Admission) -> str:
         while True:

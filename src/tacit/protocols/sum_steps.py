@@ -29,17 +29,19 @@ def bytes_of(vector: Tensor) -> np.ndarray:
 
 
 class SharedVectors(Mapping[str, Tensor]):
-    """What a step was sent, as all parties of one process have it.
+    """What a step was sent, as a program has it.
 
-    A tensor that is taken from here is a copy, and `read` gives arrays that nobody can write to: no party
-    changes what another one reads.
+    Parties of one process share it, and the next step continues it. A tensor that is taken from here is
+    a copy, and `read` gives arrays that nobody can write to: no program changes what another party reads, or
+    what a later step is.
     """
 
     __slots__ = ("_arrays", "_vectors")
 
     def __init__(self, vectors: Mapping[str, Tensor], last: SharedVectors | None = None) -> None:
         self._vectors = vectors
-        self._arrays: dict[str, tuple[Tensor, np.ndarray]] = {} if last is None else dict(last._arrays)
+        known = {} if last is None else last._arrays
+        self._arrays: dict[str, tuple[Tensor, np.ndarray]] = {n: a for n, a in known.items() if n in vectors}
 
     def __getitem__(self, name: str) -> Tensor:
         tensor = self._vectors[name]
