@@ -81,8 +81,8 @@ def _note_left_out(
                 found = {text_of(v) for f in frames.values() for v in known_values(f[name])}
                 if len(found) > MOST_LEVELS and not levels:
                     notes.append(
-                        f"{name!r} is not used: each of its {len(found)} values is in one row, as in a column "
-                        "of ids, free text, or dates written as text."
+                        f"{name!r} is not used: each of its {len(found)} values is in one row, as in a "
+                        "column of ids, free text, or dates written as text."
                     )
                 elif len(found) > MOST_LEVELS:
                     which = (
