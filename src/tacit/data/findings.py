@@ -601,7 +601,7 @@ def _inspect_parties(rows: DataFrame, found: Inspection) -> None:
                 *("one class", found.by),
                 f"{len(single)} of {len(sizes)} parties {'has' if len(single) == 1 else 'have'} one value of "
                 f"{found.label!r} only: {', '.join(map(repr, single))}.",
-                "Kept; its update shows the label of all its rows, and its own AUC is not defined.",
+                "Kept; such a party's update shows the label of its rows, and its own AUC is not defined.",
             )
 
 
