@@ -669,3 +669,14 @@ def test_a_label_with_two_values_and_fractions_is_a_regression_and_its_draft_run
     value = answer(capsys, "job", "new", "two.csv", "--label", "share")
     assert (value["remaining"], value["columns"]["share"]) == ("", "label: a number (regression)")
     assert tomllib.loads(Path("job.toml").read_text())["data"]["regression"] is True
+
+
+def test_a_date_is_not_guessed_as_the_label():
+    """`death_date`, named like an outcome, was."""
+    rng = np.random.default_rng(0)
+    days = [f"1992-04-{d:02}" for d in rng.integers(1, 30, 60)]
+    frame = pd.DataFrame(
+        {"age": rng.integers(20, 80, 60), "kind": rng.choice(["a", "b"], 60), "death_date": days}
+    )
+    assert inspect_table(frame).label == "kind"
+    assert inspect_table(frame, label="death_date").label == "death_date"

@@ -132,6 +132,7 @@ def guess_label(frame: DataFrame) -> str:
 
     names = [c for c in map(str, frame.columns) if frame[c].nunique() > 1]
     names = [c for c in names if not re.fullmatch(NEVER_LABELS, c, re.IGNORECASE)] or names
+    names = [c for c in names if not kind_of_moment(frame[c])] or names  # `death_date` is no outcome
     if not names:
         raise BadData("no column has two different values, so there is nothing to learn.")
     named = [c for c in names if re.fullmatch(rf"(.*[_.])?{LABELS}([_.].*)?", c, re.IGNORECASE)]
