@@ -166,6 +166,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "tacit.parties.secret",
             "tacit.accounting",
             "tacit.data.cells",  # how a cell of a file is read
+            "tacit.data.sentinels",  # which numbers probably mean a missing value
             "tacit.files",
             "tacit.people",
             "tacit.private",

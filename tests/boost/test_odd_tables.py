@@ -105,7 +105,10 @@ def test_the_levels_kept_of_a_column_with_very_many_do_not_depend_on_the_parties
     models = [tacit.boost.train(fed, **FEW) for fed in (apart, {"all": many})]
     assert models[0].booster.bins == models[1].booster.bins
     np.testing.assert_array_equal(*(model.predict(many) for model in models))
-    assert "'name' has 360 levels: the 254 most frequent are used" in models[0].notes[0]
+    assert "'name' has 360 levels: the 240 that more than one row has are used" in models[0].notes[0]
+    often = pd.concat([many, many], ignore_index=True)
+    model = tacit.boost.train({"all": often}, **FEW)
+    assert "'name' has 360 levels: the 254 most frequent are used" in model.notes[0]
 
 
 def test_dates_of_a_federation_are_not_left_out_in_silence():
@@ -202,3 +205,22 @@ def test_codes_of_a_vertical_table_are_missing_at_prediction_too():
         tacit.boost.woe(tables, label="y", missing_codes={"x": [-9999]})
     with pytest.raises(BadParameter, match="epsilon is 1; it must be None for tables with missing_codes"):
         tacit.boost.woe(tables, label="y", epsilon=1, labels=[0, 1], bounds={"x": (-4, 4), "z": (0, 5)})
+
+
+def test_a_value_of_one_row_is_not_listed_in_the_model_of_a_column_with_very_many(tmp_path):
+    """The saved model had 254 ids of patients among its levels, and as many dates of birth."""
+    table = pd.concat([TABLE] * 4, ignore_index=True)
+    born = pd.Timestamp("1950-01-01") + pd.to_timedelta(np.arange(480) // 1.5, unit="D")
+    table = table.assign(patient=[f"P{k:05}" for k in range(480)], born=born.strftime("%d.%m.%Y"))
+    apart = {"a": table[1::2].reset_index(drop=True), "b": table[::2].reset_index(drop=True)}
+    model = tacit.boost.train(apart, **FEW)
+    model.save(tmp_path / "model.json")
+    text = (tmp_path / "model.json").read_text()
+    assert not [v for v in table["patient"] if v in text]
+    days = table["born"].value_counts()
+    assert {v for v in days.index if v in text} == set(days.index[days > 1])
+    assert model.notes[0].startswith("'patient' is not used: each of its 480 values is in one row")
+    assert "'born' has 320 levels: the 160 that more than one row has are used" in model.notes[1]
+    assert np.isfinite(tacit.boost.load(tmp_path / "model.json").predict(table)).all()
+    together = tacit.boost.train({"all": table}, **FEW)
+    assert together.booster.bins == model.booster.bins

@@ -633,3 +633,50 @@ def test_an_outcome_coded_9_is_named_as_perhaps_unknown():
     )
     frame["y"] = frame["y"].replace(9, 2)
     assert all("not known" not in f.treatment for f in inspect_table(frame, "y").findings)
+
+
+def problems_of(frame: pd.DataFrame, **how) -> dict[tuple[str, str], str]:
+    return {(f.problem, f.column): str(f) for f in inspect_table(frame, **how).findings}
+
+
+def test_a_column_without_a_name_is_pointed_out_unless_it_is_left_out(folder, capsys):
+    frame = icu()[["lab", "sex", "died"]].dropna().assign(score=np.resize([0.5, 1.5, 2.5], 400)[:397])
+    names = ["", "lab", "sex", "died", ""]
+    frame.insert(0, "row", [f"r{k}" for k in range(len(frame))])
+    frame.to_csv("unnamed.csv", index=False, header=names)
+    found = {(p["problem"], p["column"]): p for p in answer(capsys, "job", "new", "unnamed.csv")["problems"]}
+    assert ("identifier", "Unnamed: 0") in found
+    assert [c for problem, c in found if problem == "no name"] == ["Unnamed: 4"]
+    text = found["no name", "Unnamed: 4"]["text"]
+    assert text == "Column 5 has no name in the file; it is called 'Unnamed: 4'."
+
+
+def test_parties_with_one_class_are_named_but_not_to_other_parties():
+    frame = icu().dropna(subset=["died", "hospital"])
+    frame.loc[frame["hospital"] == "west", "died"] = 0.0
+    how = {"label": "died", "by": "hospital"}
+    text = problems_of(frame, **how)["one class", "hospital"]
+    assert text.startswith("1 of 4 parties has one value of 'died' only: 'west'.")
+    assert ("one class", "hospital") not in problems_of(frame, **how, least=10)
+    assert ("one class", "hospital") not in problems_of(icu().dropna(subset=["died", "hospital"]), **how)
+
+
+def test_a_label_with_two_values_and_fractions_is_a_regression_and_its_draft_runs(folder, capsys):
+    half = np.where(np.arange(200) % 3 == 0, 0.5, 0.0)
+    pd.DataFrame({"x": np.random.default_rng(0).normal(size=200), "share": half}).to_csv(
+        "two.csv", index=False
+    )
+    value = answer(capsys, "job", "new", "two.csv", "--label", "share")
+    assert (value["remaining"], value["columns"]["share"]) == ("", "label: a number (regression)")
+    assert tomllib.loads(Path("job.toml").read_text())["data"]["regression"] is True
+
+
+def test_a_date_is_not_guessed_as_the_label():
+    """`death_date`, named like an outcome, was."""
+    rng = np.random.default_rng(0)
+    days = [f"1992-04-{d:02}" for d in rng.integers(1, 30, 60)]
+    frame = pd.DataFrame(
+        {"age": rng.integers(20, 80, 60), "kind": rng.choice(["a", "b"], 60), "death_date": days}
+    )
+    assert inspect_table(frame).label == "kind"
+    assert inspect_table(frame, label="death_date").label == "death_date"

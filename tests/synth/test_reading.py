@@ -260,3 +260,20 @@ def test_the_ends_of_dates_are_shown_as_dates_and_those_of_times_as_times():
     values = synth.describe(frame, synth.Table.infer(frame))["values"]
     assert values["born"] == "2024-03-01 to 2024-03-30"
     assert values["seen"] == "2024-03-01T08:15:00 to 2024-03-30T08:15:00"
+
+
+def test_codes_for_missing_and_columns_without_values_are_named_before_the_fit():
+    """-9999 was learned as a measurement, and values between it and the others were sampled."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"lab": rng.normal(5, 1, 200).round(1), "age": rng.integers(18, 90, 200), "e": None})
+    frame.loc[::20, "lab"] = -9999.0
+    notes = synth.describe(frame, synth.Table.infer(frame))["note"]
+    assert notes["lab"].startswith("-9999: far from the other values")
+    assert (notes["age"], notes["e"]) == ("", "no row has a value: drop the column")
+
+
+def test_a_column_without_values_is_refused_with_what_helps():
+    """The error said that no value was shared by 10 rows, and advised to merge values."""
+    frame = born().assign(e=None)
+    with pytest.raises(BadData, match=r"no row has a value of the column 'e'.* Drop it\.$"):
+        synth.Cart(seed=0).fit(frame)

@@ -57,6 +57,7 @@ FEWEST_FOR_LEAKS = 20  # rows with a value, without which it says little how wel
 PERFECT = 0.99  # the AUC, or accuracy, of one column alone above which it probably is the outcome itself
 IMBALANCED = 0.65
 MANY_VALUES = 50  # categories with more values than this have hardly any rows for each
+UNNAMED = r"Unnamed: \d+"  # what the reader calls a column without a name
 CYCLES = {"hour": (0, 23), "month": (1, 12), "weekday": (0, 7), "dayofweek": (0, 7), "day_of_week": (0, 7)}
 
 
@@ -105,6 +106,7 @@ def inspect_table(
             found.add("categories", name)
         else:
             _inspect_column(name, rows[name], found, None if found.by is None else rows[found.by])
+    _find_unnamed(names, found)
     _find_few_values(rows, found)
     _find_many_values(rows, found)
     _find_leaks(rows, found)
@@ -130,6 +132,7 @@ def guess_label(frame: DataFrame) -> str:
 
     names = [c for c in map(str, frame.columns) if frame[c].nunique() > 1]
     names = [c for c in names if not re.fullmatch(NEVER_LABELS, c, re.IGNORECASE)] or names
+    names = [c for c in names if not kind_of_moment(frame[c])] or names  # `death_date` is no outcome
     if not names:
         raise BadData("no column has two different values, so there is nothing to learn.")
     named = [c for c in names if re.fullmatch(rf"(.*[_.])?{LABELS}([_.].*)?", c, re.IGNORECASE)]
@@ -180,9 +183,10 @@ def _inspect_label(frame: DataFrame, found: Inspection, locate: Callable[[int], 
         raise BadData(f"the label {name!r} has no values. Give another with --label.")
     number = pd.api.types.is_numeric_dtype(known) and not pd.api.types.is_bool_dtype(known)
     counts = known.value_counts()
-    if number and len(counts) > 2:
+    whole = number and bool((to_numbers(known) % 1 == 0).all())
+    if number and (len(counts) > 2 or (len(counts) == 2 and not whole)):
         found.kinds[name] = "label: a number (regression)"
-        if (to_numbers(known) % 1 == 0).all() and len(counts) <= 20:
+        if whole and len(counts) <= 20:
             code = _find_unknown_code(known, found)
             advice = (
                 f" If {code[0]} means not known, declare it as missing: two classes are left." if code else ""
@@ -468,6 +472,18 @@ def _inspect_mixed(name: str, known: Series, found: Inspection) -> None:
     found.note("mixed", name, what, "It is a category; rare values are read as 'other'.")
 
 
+def _find_unnamed(names: Sequence[str], found: Inspection) -> None:
+    """Find features without a name in the file: they are found by their place alone."""
+    left_out = found.settings.get("drop", ())
+    unnamed = [c for c in names if re.fullmatch(UNNAMED, c) and c not in (*left_out, found.by)]
+    for name in unnamed:
+        found.note(
+            *("no name", name),
+            f"Column {names.index(name) + 1} has no name in the file; it is called {name!r}.",
+            "Kept; name it in the file, or leave it out if it numbers the rows.",
+        )
+
+
 def _find_few_values(rows: DataFrame, found: Inspection) -> None:
     """Find numbers with few whole values: codes of categories, or counts."""
     numbers = [name for name, kind in found.kinds.items() if kind == "number"]
@@ -578,6 +594,16 @@ def _inspect_parties(rows: DataFrame, found: Inspection) -> None:
             f"{len(small)} of {len(sizes)} parties have fewer than {USUAL_ROWS} rows: {names}.",
             'They are merged into one party; small = "drop" leaves them out.',
         )
+    if found.labels is not None and not found.least:  # others read a draft with a floor
+        classes = rows.groupby(found.by)[found.label].nunique()
+        single = sorted(map(str, classes.index[(classes == 1) & (sizes[classes.index] >= USUAL_ROWS)]))
+        if single:
+            found.note(
+                *("one class", found.by),
+                f"{len(single)} of {len(sizes)} parties {'has' if len(single) == 1 else 'have'} one value of "
+                f"{found.label!r} only: {', '.join(map(repr, single))}.",
+                "Kept; such a party's update shows the label of its rows, and its own AUC is not defined.",
+            )
 
 
 def _find_leaks(rows: DataFrame, found: Inspection) -> None:

@@ -257,6 +257,10 @@ def _protect_category(
 ) -> tuple[np.ndarray, Column, list[int]]:
     """Return the codes, the column, and the codes that a sample must not have."""
     size = len(column.values)
+    if not size:
+        raise BadData(
+            f"no row has a value of the column {column.name!r}, so there is nothing to learn. Drop it."
+        )
     codes = np.where(np.isnan(x), size, x).astype(np.int64)
     counts = count_people(codes, size + 1, whose)
     frequent = np.flatnonzero(counts >= floor)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from ..data.sentinels import find_sentinels
 from ..errors import BadData
 
 if TYPE_CHECKING:
@@ -100,8 +101,15 @@ def describe(frame: pd.DataFrame, table: Table, floor: int = 10) -> pd.DataFrame
             values = f"{c.format_value(x[0])} to {c.format_value(x[-1])}" if len(x) else "none"
             if c.time_format:
                 notes.append(f"dates written as {c.time_format}")
+            elif codes := find_sentinels(present):
+                notes.append(
+                    f"{', '.join(map(str, codes))}: far from the other values; leave the cells empty if it "
+                    "means missing"
+                )
         else:
             rare, values = int((counts < floor).sum()), f"{len(counts):,} categories"
+            if not len(counts):
+                notes.append("no row has a value: drop the column")
             if rare > len(counts) / 2 and len(counts) >= FEWEST_IDS:
                 notes.append("most categories are rare: merge some, or drop the column")
         if is_repeated_id(present, c.name):

@@ -77,12 +77,21 @@ def _note_left_out(
         )
     if config.epsilon is None and not isinstance(config.categories, Mapping):
         for name, levels in terms.levels.items():
-            if name != config.label and len(levels) == MOST_LEVELS:
+            if name != config.label and len(levels) <= MOST_LEVELS:
                 found = {text_of(v) for f in frames.values() for v in known_values(f[name])}
-                if len(found) > MOST_LEVELS:
+                if len(found) > MOST_LEVELS and not levels:
                     notes.append(
-                        f"{name!r} has {len(found)} levels: the {MOST_LEVELS} most frequent are used, and "
-                        "all others count as one."
+                        f"{name!r} is not used: each of its {len(found)} values is in one row, as in a "
+                        "column of ids, free text, or dates written as text."
+                    )
+                elif len(found) > MOST_LEVELS:
+                    which = (
+                        f"the {len(levels)} most frequent"
+                        if len(levels) == MOST_LEVELS
+                        else (f"the {len(levels)} that more than one row has")
+                    )
+                    notes.append(
+                        f"{name!r} has {len(found)} levels: {which} are used, and all others count as one."
                     )
     return notes
 
@@ -241,7 +250,14 @@ def _count_levels(frames: Mapping[str, pd.DataFrame], terms: Terms) -> int:
 
 
 def _most_frequent(frames: Mapping[str, pd.DataFrame], column: str) -> tuple[str, ...]:
+    """Return the levels of a column that the trees use.
+
+    Of more than the limit, a level of one row is none of them: the saved model lists the levels, and those
+    of a column of ids are people.
+    """
     counts = pd.concat([f[column].dropna().map(text_of) for f in frames.values()]).value_counts()
+    if len(counts) > MOST_LEVELS:
+        counts = counts[counts > 1]
     by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))  # ties whatever the parties
     return tuple(sorted(level for level, _ in by_count[:MOST_LEVELS]))
 
