@@ -56,6 +56,7 @@ from .one_hot import one_hot
 from .ring import FixedPoint
 from .shared_join import SharedRows
 from .split_search import (
+    LARGEST,
     NOISE,
     RATE,
     SUM,
@@ -173,7 +174,8 @@ class TreeTerms:
         # of a regression every person's Hessian is 1, so that both rules are about numbers of people
         by_count = self.objective == "regression"
         rows = max(self.min_rows, math.ceil(self.min_child_weight)) if by_count else self.min_rows
-        return SplitLimits(self.rows, self.l2, rows, 0.0 if by_count else self.min_child_weight)
+        least = 0.0 if by_count else self.min_child_weight
+        return SplitLimits(self.rows, self.l2, rows, least, is_bounded=by_count)
 
 
 def check_terms(terms: TreeTerms) -> None:
@@ -591,12 +593,16 @@ def ideal(
             levels.append(found)
         total = torch.zeros(2, 1 << terms.depth, dtype=torch.float64)
         total.index_add_(1, node, torch.stack([g, h]))
-        value = -terms.learning_rate * total[0] / (total[1] + terms.l2)
+        value = -terms.learning_rate * _weigh(terms.l2, total[0], total[1])
         margin = margin + value[node]
         picks.append(levels)
         values.append(value)
         gains.append(of_tree)
     return IdealTrees(picks, torch.stack(values), torch.tensor(gains, dtype=torch.float64), margin)
+
+
+def _weigh(l2: float, g: Tensor, h: Tensor) -> Tensor:
+    return (g / (h + l2)).clamp(-(2.0**LARGEST), 2.0**LARGEST)
 
 
 def _search_plain(
@@ -607,7 +613,8 @@ def _search_plain(
     left, whole = sums @ sides, sums.sum(1, keepdim=True)
     both = torch.stack([left, whole - left])
     allowed = (both[:, 2] >= limits.min_rows - 0.5) & (both[:, 1] >= limits.min_child_weight)
-    gain = (both[:, 0] ** 2 / (both[:, 1] + limits.l2)).sum(0) - whole[0] ** 2 / (whole[1] + limits.l2)
+    of_sides = (both[:, 0] * _weigh(limits.l2, both[:, 0], both[:, 1])).sum(0)
+    gain = of_sides - whole[0] * _weigh(limits.l2, whole[0], whole[1])
     gain = gain - candidates.flips * NOISE / 2.0**limits.gain_bits
     gain = torch.where(allowed.all(0), gain, -torch.inf)
     place = int(gain.argmax()) if len(gain) else 0
