@@ -177,6 +177,23 @@ def test_few_people_grow_no_tree_and_open_one_bit() -> None:
     assert InProcess().run_sync(make_programs(terms, rows))["h"] is True
 
 
+@pytest.mark.parametrize(("how", "label_at"), [("inner", 0), ("inner", 1), ("left", 0)])
+@pytest.mark.parametrize("rare", [0.0, 1.0])
+def test_a_class_of_few_people_grows_no_tree(how: str, label_at: int, rare: float) -> None:
+    """A leaf's value would tell the label's holder which of these few people are matched."""
+    rows = make_rows(400, how=how)
+    counted = rows.match if how == "inner" else rows.present
+    for people, expected in ((9, False), (10, True)):
+        chosen = counted.bool() & (counted.cumsum(0) <= people)
+        rows.y = torch.where(chosen, rare, 1 - rare).double()
+        if how == "inner":  # who is not matched does not count
+            rows.y[~counted.bool()] = rare
+        terms = make_terms(rows, label_at, how=how, trees=1, depth=1, bins=12)
+        found = InProcess().run_sync(make_programs(terms, rows))
+        assert found["h"] is expected
+        assert (found["a"] is not None) is expected
+
+
 def test_settings_that_would_open_a_value_about_few_people_are_refused() -> None:
     rows = make_rows(100)
     with pytest.raises(BadParameter, match="min_rows is 9; it must be at least 10, the minimum of the join"):

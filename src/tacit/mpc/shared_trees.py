@@ -4,7 +4,8 @@
       |--- TreeLayout(settings, columns) --------------->|----------------------------------------->|
       |<-- TreeLayout -----------------------------------|----------------------------------------->|
       |<-- TapeKey, Corrections ---------------------------------------------------------------------|
-      |--- EnoughShare --------------------------------->|   are at least `fewest` people matched
+      |<-- MaskedFactors, MaskedValues, … -------------->|
+      |<-- EnoughShare --------------------------------->|   are enough people matched, with each class
       |--- TreesFollow ------------------------------------------------------------------------------>|
       |<-- MaskedNumbers, MaskedFactors ---------------->|   M: rows × cells, one-hot, masked once
       |<-- TapeKey, Corrections ---------------------------------------------------------------------|
@@ -98,7 +99,10 @@ class TreeLayout(
     has_missing: list[bool]
 
 
-class EnoughShare(Message, reveals="a share of whether enough people are matched: with the other's, this"):
+class EnoughShare(
+    Message,
+    reveals="a share of whether enough people are matched, of two classes with each: with the other's, this",
+):
     values: list[Tensor]
 
 
@@ -250,11 +254,23 @@ def check_columns(terms: TreeTerms, columns: Sequence[Sequence[ColumnCells]]) ->
         )
 
 
-async def check_enough(ctx: RingContext, terms: TreeTerms, match: Tensor) -> Tensor:
-    """[at least `fewest` people are matched]."""
-    count = match.sum().reshape(1)
-    bit: Tensor = (await ctx.sign(count - ctx.public(terms.fewest, count))).bit
-    return bit
+async def check_enough(ctx: RingContext, terms: TreeTerms, rows: SharedRows, label: Tensor) -> Tensor:
+    """[at least `fewest` people are matched, and of two classes the minimum of people who count have each].
+
+    `label`: the first party's by bin, as in `grow`.
+    """
+    count = rows.match.sum().reshape(1)
+    least = [count - ctx.public(terms.fewest, count)]
+    if terms.objective == "binary":
+        counts = rows.match if terms.how == "inner" else rows.present
+        labeled = rows.words[:, -1] if terms.label_at else await ctx.product(label, counts, MUL)
+        ones, fewest = labeled.sum().reshape(1), ctx.public(terms.minimum << SUM, count)
+        least += [ones - fewest, (counts.sum().reshape(1) << SUM) - ones - fewest]
+    bits = (await ctx.sign(torch.cat(least))).bit
+    enough: Tensor = bits[:1]
+    for k in range(1, len(least)):
+        enough = await ctx.product(enough, bits[k : k + 1], MUL)
+    return enough
 
 
 async def mask_cells(
@@ -472,7 +488,7 @@ async def holder(
     if settings.label_at or rank:
         label = torch.zeros(settings.rows, dtype=torch.int64)
     ctx = await _connect(me.scope("enough"), settings, rank)
-    (bit,) = await ctx.open(EnoughShare, await check_enough(ctx, settings, shares.match))
+    (bit,) = await ctx.open(EnoughShare, await check_enough(ctx, settings, shares, label))
     if not rank:
         await me.send(settings.helper, TreesFollow(bool(bit)))
     if not bool(bit):
@@ -510,13 +526,16 @@ async def helper(me: Party, terms: Mapping[str, Any]) -> bool:
     def empty(*shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.int64, device="meta")
 
-    async def enough(ctx: RingContext) -> None:
-        await check_enough(ctx, settings, empty(settings.rows))
-
-    async def program(ctx: RingContext) -> None:
-        rows = SharedRows(
+    def empty_rows() -> SharedRows:
+        return SharedRows(
             empty(settings.rows), empty(settings.rows, len(settings.words)), empty(settings.rows)
         )
+
+    async def enough(ctx: RingContext) -> None:
+        await check_enough(ctx, settings, empty_rows(), empty(settings.rows))
+
+    async def program(ctx: RingContext) -> None:
+        rows = empty_rows()
         own, label = empty(settings.rows, len(columns[0])), empty(settings.rows)
         await grow(ctx, settings, columns, rows, own, label, empty(), empty())
 
