@@ -77,6 +77,12 @@ def test_a_node_without_a_split_is_a_leaf() -> None:
     )
 
 
+def test_gamma_may_be_as_large_as_gains_of_a_million_rows() -> None:
+    terms = replace(make_terms(make_rows(100)), rows=1 << 20, gamma=2.0**25)
+    assert shared_trees.gain_floor(terms, 0) == 2**25 * 2**terms.limits.gain_bits
+    assert shared_trees.gain_floor(replace(terms, gamma=1e300), 0) == 2**40  # comparisons take 2^48
+
+
 def test_weights_and_scores_have_the_stated_errors() -> None:
     """Over sums of 1 to 60,000 rows; |G| up to 30 D."""
     rng = np.random.default_rng(0)

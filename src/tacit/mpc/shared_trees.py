@@ -75,6 +75,9 @@ CELL, LABEL = "cell", "label"  # what a word of the second party stands for
 NONE = 0  # the place of "no split"
 COLUMNS = 64  # of a party
 MOST_WORDS = 1 << 27  # of the masked cells, rows × cells: 1 GB
+LARGEST_GAIN = (
+    2.0**40
+)  # units: three scores of rows · 2^8, with 24 + 6 − log₂(rows) fractional bits, are below
 MOST_SCALED = 8.0  # of a regression's label, scaled: its sums then have room for 2^20 people
 ASSUMES = (
     "SEMI-HONEST: who is matched, how many are, gradients and the rows of nodes stay hidden if both parties "
@@ -441,9 +444,9 @@ async def grow(
 
 
 def gain_floor(terms: TreeTerms, exponent: int) -> int:
-    """The smallest gain of a split, in units; `exponent`: of the label's scale."""
-    unit: int = 1 << terms.limits.gain_bits
-    return max(NOISE, round(min(terms.gamma / 4.0**exponent, 2.0**20) * unit))
+    """The smallest gain of a split, in units; `exponent`: of the label's scale. No gain has LARGEST_GAIN."""
+    units = terms.gamma / 4.0**exponent * (1 << terms.limits.gain_bits)
+    return max(NOISE, round(min(units, LARGEST_GAIN)))
 
 
 async def holder(
