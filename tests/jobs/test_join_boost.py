@@ -245,6 +245,20 @@ def test_few_matched_people_grow_no_tree() -> None:
         table.boost("late", trees=1, depth=1)
 
 
+def test_a_label_that_is_about_one_person_grows_no_tree() -> None:
+    """Else its holder would learn from the first leaf whether this person is matched."""
+    frames = tables()
+    is_one = np.arange(len(frames["shop"])) == 7
+    frames["shop"]["late"] = np.where(is_one, "yes", "no")
+    table = tacit.join(frames, on="id", reveal="shares")
+    with pytest.raises(QueryRefused, match="or fewer than 10 have one of two labels"):
+        table.boost("late", trees=1, depth=1)
+    frames["shop"]["late"] = np.where(is_one, 1000.0, frames["shop"]["spent"] / 100).round(2)
+    table = tacit.join(frames, on="id", reveal="shares")
+    with pytest.raises(BadData, match="one or two rows of 'shop' have nearly all of the label 'late'"):
+        table.boost("late", objective="regression", trees=1, depth=1)
+
+
 @pytest.mark.parametrize(
     ("label", "columns", "options", "text"),
     [

@@ -77,6 +77,12 @@ def test_a_node_without_a_split_is_a_leaf() -> None:
     )
 
 
+def test_gamma_may_be_as_large_as_gains_of_a_million_rows() -> None:
+    terms = replace(make_terms(make_rows(100)), rows=1 << 20, gamma=2.0**25)
+    assert shared_trees.gain_floor(terms, 0) == 2**25 * 2**terms.limits.gain_bits
+    assert shared_trees.gain_floor(replace(terms, gamma=1e300), 0) == 2**40  # comparisons take 2^48
+
+
 def test_weights_and_scores_have_the_stated_errors() -> None:
     """Over sums of 1 to 60,000 rows; |G| up to 30 D."""
     rng = np.random.default_rng(0)
@@ -97,6 +103,48 @@ def test_weights_and_scores_have_the_stated_errors() -> None:
     unit = 2.0**-limits.gain_bits
     error = np.abs(value(rate, *words).numpy() * unit - g * w)
     assert (error < 4 * unit * (1 + np.abs(w)) + 2.0**-21 * (g * w + np.abs(g))).all()
+
+
+def test_weights_are_limited_to_128_where_hessians_are_small() -> None:
+    """At a base rate of 0.1% a leaf of 998 cases has H near 1; at confident wrong predictions H is near 0."""
+    limits = SplitLimits(1_300_000, 0.01, 20, 0.0)
+    g = torch.tensor([20.0, -20.0, 998.0, -1e6, 1.2, -1.4, 3.0, 0.0], dtype=torch.float64)
+    h = torch.tensor([0.02, 0.02, 1.0, 0.0, 0.0, 0.0, 0.02, 0.0], dtype=torch.float64)
+    words = [torch.round(v * 2.0**SUM).long() for v in (g, h)]
+
+    async def weigh(ctx, g, h):
+        return await split_search.weight(ctx, limits, g, h)
+
+    async def rate(ctx, g, h):
+        return await split_search.score(ctx, limits, g, h)
+
+    w = (g / (h + 0.01)).clamp(-128, 128)
+    assert w.abs().max() == 128
+    assert float((value(weigh, *words).double() / 2.0**SUM - w).abs().max()) < 0.1
+    assert torch.allclose(value(rate, *words).double() / 2.0**limits.gain_bits, g * w, rtol=1e-2)
+
+
+def test_a_leaf_is_limited_where_the_constant_says_that_labels_of_1_are_rare() -> None:
+    """The constant is that of the holder's whole table, here 0.03%; half of the matched people have a 1."""
+    rows = make_rows(600)
+    options: dict[str, Any] = {"trees": 1, "depth": 1, "l2": 0.01, "min_child_weight": 0.0, "gamma": 1e6}
+    terms = make_terms(rows, bins=12, **options)
+    found = InProcess().run_sync(make_programs(terms, rows, base=-8.0))["b"]
+    expected = shared_trees.ideal(terms, rows.columns, *rows.counted(terms), -8.0).leaves
+    assert float(expected[0, 0]) == pytest.approx(0.3 * 128)
+    assert float(found.leaves[0, 0]) / 2**SUM == pytest.approx(0.3 * 128, abs=1e-3)
+
+
+def test_weights_of_more_than_a_million_bins() -> None:
+    """The largest match that stays shared, 2^20 people: H is 2^20 in a regression."""
+    limits = SplitLimits(round(1.27 * 2**20), 10_000.0, 20, 0.0, is_bounded=True)
+    g, h = torch.tensor([[3.0 * 2**20, -8.0 * 2**20, 1.0], [2.0**20, 2.0**20, 20.0]]).double()
+
+    async def weigh(ctx, g, h):
+        return await split_search.weight(ctx, limits, g, h)
+
+    found = value(weigh, *(torch.round(v * 2.0**SUM).long() for v in (g, h))).double() / 2.0**SUM
+    assert torch.allclose(found, g / (h + 10_000), atol=2.0**-19)
 
 
 def test_of_equal_gains_the_first_wins_and_missing_values_go_right() -> None:
@@ -133,6 +181,23 @@ def test_few_people_grow_no_tree_and_open_one_bit() -> None:
     rows = make_rows(400)
     rows.match = rows.match * (rows.match.cumsum(0) <= 40)
     assert InProcess().run_sync(make_programs(terms, rows))["h"] is True
+
+
+@pytest.mark.parametrize(("how", "label_at"), [("inner", 0), ("inner", 1), ("left", 0)])
+@pytest.mark.parametrize("rare", [0.0, 1.0])
+def test_a_class_of_few_people_grows_no_tree(how: str, label_at: int, rare: float) -> None:
+    """A leaf's value would tell the label's holder which of these few people are matched."""
+    rows = make_rows(400, how=how)
+    counted = rows.match if how == "inner" else rows.present
+    for people, expected in ((9, False), (10, True)):
+        chosen = counted.bool() & (counted.cumsum(0) <= people)
+        rows.y = torch.where(chosen, rare, 1 - rare).double()
+        if how == "inner":  # who is not matched does not count
+            rows.y[~counted.bool()] = rare
+        terms = make_terms(rows, label_at, how=how, trees=1, depth=1, bins=12)
+        found = InProcess().run_sync(make_programs(terms, rows))
+        assert found["h"] is expected
+        assert (found["a"] is not None) is expected
 
 
 def test_settings_that_would_open_a_value_about_few_people_are_refused() -> None:

@@ -151,9 +151,8 @@ class Spool:
         self.replace(part, np.zeros((0, self.width), np.uint8))
 
     def remove(self) -> None:
-        for file in self._files:
-            file.unlink(missing_ok=True)
-        self.counts[:] = 0
+        for part in range(len(self._files)):
+            self.clear(part)
 
     def _cipher(self, part: int) -> Any:
         key = hashlib.sha256(bind("tacit spool 1", self._key, part, self._versions[part])).digest()

@@ -25,8 +25,6 @@ from .context import RingContext
 from .dealer import Request, Values
 from .tape import Parts
 
-MOST_BITS = 8
-
 
 class MaskedNumbers(Message, reveals="small numbers under one-time masks: uniform numbers"):
     values: list[Tensor]

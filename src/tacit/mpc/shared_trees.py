@@ -4,7 +4,8 @@
       |--- TreeLayout(settings, columns) --------------->|----------------------------------------->|
       |<-- TreeLayout -----------------------------------|----------------------------------------->|
       |<-- TapeKey, Corrections ---------------------------------------------------------------------|
-      |--- EnoughShare --------------------------------->|   are at least `fewest` people matched
+      |<-- MaskedFactors, MaskedValues, … -------------->|
+      |<-- EnoughShare --------------------------------->|   are enough people matched, with each class
       |--- TreesFollow ------------------------------------------------------------------------------>|
       |<-- MaskedNumbers, MaskedFactors ---------------->|   M: rows × cells, one-hot, masked once
       |<-- TapeKey, Corrections ---------------------------------------------------------------------|
@@ -56,6 +57,7 @@ from .one_hot import one_hot
 from .ring import FixedPoint
 from .shared_join import SharedRows
 from .split_search import (
+    LARGEST,
     NOISE,
     RATE,
     SUM,
@@ -73,6 +75,9 @@ CELL, LABEL = "cell", "label"  # what a word of the second party stands for
 NONE = 0  # the place of "no split"
 COLUMNS = 64  # of a party
 MOST_WORDS = 1 << 27  # of the masked cells, rows × cells: 1 GB
+LARGEST_GAIN = (
+    2.0**40
+)  # units: three scores of rows · 2^8, with 24 + 6 − log₂(rows) fractional bits, are below
 MOST_SCALED = 8.0  # of a regression's label, scaled: its sums then have room for 2^20 people
 ASSUMES = (
     "SEMI-HONEST: who is matched, how many are, gradients and the rows of nodes stay hidden if both parties "
@@ -97,7 +102,10 @@ class TreeLayout(
     has_missing: list[bool]
 
 
-class EnoughShare(Message, reveals="a share of whether enough people are matched: with the other's, this"):
+class EnoughShare(
+    Message,
+    reveals="a share of whether enough people are matched, of two classes with each: with the other's, this",
+):
     values: list[Tensor]
 
 
@@ -173,7 +181,8 @@ class TreeTerms:
         # of a regression every person's Hessian is 1, so that both rules are about numbers of people
         by_count = self.objective == "regression"
         rows = max(self.min_rows, math.ceil(self.min_child_weight)) if by_count else self.min_rows
-        return SplitLimits(self.rows, self.l2, rows, 0.0 if by_count else self.min_child_weight)
+        least = 0.0 if by_count else self.min_child_weight
+        return SplitLimits(self.rows, self.l2, rows, least, is_bounded=by_count)
 
 
 def check_terms(terms: TreeTerms) -> None:
@@ -248,11 +257,23 @@ def check_columns(terms: TreeTerms, columns: Sequence[Sequence[ColumnCells]]) ->
         )
 
 
-async def check_enough(ctx: RingContext, terms: TreeTerms, match: Tensor) -> Tensor:
-    """[at least `fewest` people are matched]."""
-    count = match.sum().reshape(1)
-    bit: Tensor = (await ctx.sign(count - ctx.public(terms.fewest, count))).bit
-    return bit
+async def check_enough(ctx: RingContext, terms: TreeTerms, rows: SharedRows, label: Tensor) -> Tensor:
+    """[at least `fewest` people are matched, and of two classes the minimum of people who count have each].
+
+    `label`: the first party's by bin, as in `grow`.
+    """
+    count = rows.match.sum().reshape(1)
+    least = [count - ctx.public(terms.fewest, count)]
+    if terms.objective == "binary":
+        counts = rows.match if terms.how == "inner" else rows.present
+        labeled = rows.words[:, -1] if terms.label_at else await ctx.product(label, counts, MUL)
+        ones, fewest = labeled.sum().reshape(1), ctx.public(terms.minimum << SUM, count)
+        least += [ones - fewest, (counts.sum().reshape(1) << SUM) - ones - fewest]
+    bits = (await ctx.sign(torch.cat(least))).bit
+    enough: Tensor = bits[:1]
+    for k in range(1, len(least)):
+        enough = await ctx.product(enough, bits[k : k + 1], MUL)
+    return enough
 
 
 async def mask_cells(
@@ -423,9 +444,9 @@ async def grow(
 
 
 def gain_floor(terms: TreeTerms, exponent: int) -> int:
-    """The smallest gain of a split, in units; `exponent`: of the label's scale."""
-    unit: int = 1 << terms.limits.gain_bits
-    return max(NOISE, round(min(terms.gamma / 4.0**exponent, 2.0**20) * unit))
+    """The smallest gain of a split, in units; `exponent`: of the label's scale. No gain has LARGEST_GAIN."""
+    units = terms.gamma / 4.0**exponent * (1 << terms.limits.gain_bits)
+    return max(NOISE, round(min(units, LARGEST_GAIN)))
 
 
 async def holder(
@@ -470,7 +491,7 @@ async def holder(
     if settings.label_at or rank:
         label = torch.zeros(settings.rows, dtype=torch.int64)
     ctx = await _connect(me.scope("enough"), settings, rank)
-    (bit,) = await ctx.open(EnoughShare, await check_enough(ctx, settings, shares.match))
+    (bit,) = await ctx.open(EnoughShare, await check_enough(ctx, settings, shares, label))
     if not rank:
         await me.send(settings.helper, TreesFollow(bool(bit)))
     if not bool(bit):
@@ -508,13 +529,16 @@ async def helper(me: Party, terms: Mapping[str, Any]) -> bool:
     def empty(*shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.int64, device="meta")
 
-    async def enough(ctx: RingContext) -> None:
-        await check_enough(ctx, settings, empty(settings.rows))
-
-    async def program(ctx: RingContext) -> None:
-        rows = SharedRows(
+    def empty_rows() -> SharedRows:
+        return SharedRows(
             empty(settings.rows), empty(settings.rows, len(settings.words)), empty(settings.rows)
         )
+
+    async def enough(ctx: RingContext) -> None:
+        await check_enough(ctx, settings, empty_rows(), empty(settings.rows))
+
+    async def program(ctx: RingContext) -> None:
+        rows = empty_rows()
         own, label = empty(settings.rows, len(columns[0])), empty(settings.rows)
         await grow(ctx, settings, columns, rows, own, label, empty(), empty())
 
@@ -591,12 +615,16 @@ def ideal(
             levels.append(found)
         total = torch.zeros(2, 1 << terms.depth, dtype=torch.float64)
         total.index_add_(1, node, torch.stack([g, h]))
-        value = -terms.learning_rate * total[0] / (total[1] + terms.l2)
+        value = -terms.learning_rate * _weigh(terms.l2, total[0], total[1])
         margin = margin + value[node]
         picks.append(levels)
         values.append(value)
         gains.append(of_tree)
     return IdealTrees(picks, torch.stack(values), torch.tensor(gains, dtype=torch.float64), margin)
+
+
+def _weigh(l2: float, g: Tensor, h: Tensor) -> Tensor:
+    return (g / (h + l2)).clamp(-(2.0**LARGEST), 2.0**LARGEST)
 
 
 def _search_plain(
@@ -607,7 +635,8 @@ def _search_plain(
     left, whole = sums @ sides, sums.sum(1, keepdim=True)
     both = torch.stack([left, whole - left])
     allowed = (both[:, 2] >= limits.min_rows - 0.5) & (both[:, 1] >= limits.min_child_weight)
-    gain = (both[:, 0] ** 2 / (both[:, 1] + limits.l2)).sum(0) - whole[0] ** 2 / (whole[1] + limits.l2)
+    of_sides = (both[:, 0] * _weigh(limits.l2, both[:, 0], both[:, 1])).sum(0)
+    gain = of_sides - whole[0] * _weigh(limits.l2, whole[0], whole[1])
     gain = gain - candidates.flips * NOISE / 2.0**limits.gain_bits
     gain = torch.where(allowed.all(0), gain, -torch.inf)
     place = int(gain.argmax()) if len(gain) else 0

@@ -9,12 +9,14 @@ Sums of gradients and Hessians have 24 fractional bits. D = H + λ is scaled by 
 
 | number            | fractional bits | error                                    |
 |-------------------|-----------------|------------------------------------------|
-| w, |w| < 2^8      | 24              | 2^-21 + 2^-22 · |w|                      |
+| w                 | 24              | 2^-21 + 2^-22 · |w|                      |
 | score             | 24 − t          | 4 (1 + |w|) units + 2^-21 (score + |G|)  |
 
-with t = log₂(rows) − 6, at least 0, so that scores of all rows fit. A split needs a gain of 32 units, below
-which it would be rounding. Of two gains that differ by at most 32 units the earlier split is taken, so that
-of equal gains the first one wins; missing values go left only if that is better by 32 units more.
+with t = log₂(rows) − 6, at least 0, so that scores of all rows fit. w is limited to ±128, by comparisons:
+at a base rate of 0.1% a leaf of cases has w near −1000, and where H is small |w| may be as large as rows/λ,
+which would overflow. A split needs a gain of 32 units, below which it would be rounding. Of two gains that
+differ by at most 32 units the earlier split is taken, so that of equal gains the first one wins; missing
+values go left only if that is better by 32 units more.
 
 A gain where a side has too few rows, or too small a sum of Hessians, is replaced by 0 on shares; its number
 may be outside the range. The largest gain is found by a tournament; ⌈log₂(candidates)⌉ comparisons.
@@ -39,12 +41,13 @@ SUM = 24  # fractional bits of gradients, Hessians and values of leaves
 LEAST_L2 = 0.01  # smallest λ: D is at least 2^17 units
 LOWEST = 17
 STEP = 4  # bits between two edges that D is compared with
-TOP = 45  # bits of a scaled D
+TOP = 45  # bits of a scaled D: of 2^20 people in 1.3 · 2^20 bins, and λ
 NEAR = 28  # fractional bits of the number in [1/16, 1), and of its inverse
 FINE = 26  # of a scaled G, whose error is multiplied by up to 16
 RATE = 22  # fractional bits of the learning rate
 NOISE = 32  # units of a gain that may be rounding
 ROOM = 6  # log₂(rows) that scores have room for
+LARGEST = 7  # log₂ of the largest |w|: times the learning rate it is more than σ distinguishes (e^±16)
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class SplitLimits:
     l2: float
     min_rows: int
     min_child_weight: float  # 0: not compared
+    is_bounded: bool = False  # |G| ≤ 16 H, as in a regression: no w has to be limited
 
     @property
     def coarse(self) -> int:
@@ -128,16 +132,22 @@ class CandidateMap:
 
 
 async def weight(ctx: RingContext, limits: SplitLimits, g: Tensor, h: Tensor) -> Tensor:
-    """[G / (H + λ)], with SUM fractional bits; its sign is that of G."""
+    """[G / (H + λ)] within ±2^LARGEST, with SUM fractional bits; its sign is that of G."""
     d = h + ctx.public(torch.full(h.shape, round(limits.l2 * 2.0**SUM)), h)
-    highest = SUM + math.ceil(math.log2(max(limits.rows, 2) + limits.l2)) + 1
+    highest = SUM + math.ceil(math.log2(max(limits.rows, 2) + limits.l2))
     edges = list(range(LOWEST, highest, STEP))
+    compared = [d - ctx.public(torch.full(d.shape, 1 << e), d) for e in edges[1:]]
+    if not limits.is_bounded:
+        part = await ctx.truncate(g, LARGEST)
+        compared += [part - d, -part - d]
     up = ctx.public(torch.full(d.shape, 1 << (TOP - STEP - edges[0])), d)
-    if len(edges) > 1:
-        against = torch.stack([d - ctx.public(torch.full(d.shape, 1 << e), d) for e in edges[1:]])
-        bits = (await ctx.sign(against)).bit
-        for bit, before, after in zip(bits, edges, edges[1:]):
+    if compared:
+        result = await ctx.sign(torch.stack(compared))
+        for bit, before, after in zip(result.bit, edges, edges[1:]):
             up = up + bit * ((1 << (TOP - STEP - after)) - (1 << (TOP - STEP - before)))
+        if not limits.is_bounded:  # 0 but where |G| > 2^LARGEST · D
+            above, below = result.positive[-2:]
+            g = g - (above - below) * (1 << LARGEST)
     scaled = await ctx.product(up.unsqueeze(0), torch.stack([d, g]), MUL)
     near = await ctx.truncate(scaled[0], TOP - NEAR)
     top = await ctx.truncate(scaled[1], TOP - FINE)
@@ -162,7 +172,7 @@ def _start() -> tuple[float, ...]:
 
 
 async def score(ctx: RingContext, limits: SplitLimits, g: Tensor, h: Tensor) -> Tensor:
-    """[G² / (H + λ)] with `limits.gain_bits` fractional bits."""
+    """[G² / (H + λ)], or |G| · 2^LARGEST if that is smaller, with `limits.gain_bits` fractional bits."""
     w = await weight(ctx, limits, g, h)
     coarse = await ctx.truncate(g, limits.coarse) if limits.coarse else g
     found: Tensor = await mul(ctx, coarse, w, bits=SUM)

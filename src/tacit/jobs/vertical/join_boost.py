@@ -29,6 +29,7 @@ from ...data.identifiers import identify
 from ...errors import BadData, ProtocolError, QueryRefused
 from ...mpc import shared_trees
 from ...mpc.histogram_terms import LeafKey, MaskedLeaves, SumsEnd
+from ...mpc.shared_moments import DOMINANCE
 from ...mpc.shared_trees import Grown, LabelScale, TreeTerms, gain_floor
 from ...mpc.split_search import SUM
 from ...parameters import bad
@@ -51,7 +52,7 @@ OWNER = "join.boost"
 KINDS = ("gain", "total_gain", "weight")  # of importance; sums of Hessians are not opened
 TOO_FEW = (
     "join.boost: fewer people are matched than the {fewest} that trees need (two leaves of min_rows, and the "
-    "minimum). No tree was grown."
+    "minimum), or fewer than {minimum} have one of two labels. No tree was grown."
 )
 
 
@@ -112,6 +113,13 @@ def encode_rows(
             scale = LabelScale.of(target)
             if float(target.std(correction=0)) == 0:
                 raise BadData(f"join.boost: the label {label!r} of {who!r} has the same value in every row.")
+            # a leaf of a label that is nearly one person's tells its holder whether this person is matched
+            square = (target - target.mean()) ** 2
+            if float(square.sum() ** 2) < DOMINANCE * float((square**2).sum()):
+                raise BadData(
+                    f"join.boost: one or two rows of {who!r} have nearly all of the label {label!r}. Limit "
+                    "its values first, for example at a quantile."
+                )
         words = scale.encode(target)
     digests = identify(kept[id].tolist(), f"the ids of {who!r}").digests
     return TreeRows(digests, codes, words, bins, base, scale, labels, tuple(notes))
@@ -308,7 +316,7 @@ def to_part(
 
 
 def refuse_few(terms: TreeTerms) -> QueryRefused:
-    return QueryRefused(TOO_FEW.format(fewest=terms.fewest))
+    return QueryRefused(TOO_FEW.format(fewest=terms.fewest, minimum=terms.minimum))
 
 
 def boost_here(
