@@ -67,10 +67,6 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.crypto.triton_kernels": ((), ("triton",)),  # imported on a machine with a GPU only
     "tacit.protocols": (("tacit.parties", "tacit.crypto", "tacit.files"), NUMERIC),
     "tacit.mpc": (("tacit.parties", "tacit.crypto", "tacit.files"), NUMERIC),
-    "tacit.mpc.model": (
-        ("tacit.parties", "tacit.crypto", "tacit.files", "tacit.engine.members"),
-        NUMERIC,
-    ),  # it evaluates several networks as one
     "tacit.mpc.scoring": (
         ("tacit.parties", "tacit.crypto", "tacit.engine.metrics"),
         NUMERIC,
