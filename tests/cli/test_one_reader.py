@@ -19,7 +19,7 @@ import pandas as pd
 import pytest
 
 from tacit import cli
-from tacit.cli.verbs import READING
+from tacit.cli.verbs import DETECTED, READING
 from tacit.data.table_files import read_table
 from tacit.jobs import infer_deployed
 from tacit.jobs.vertical import split_deployed
@@ -208,7 +208,7 @@ def test_every_verb_of_the_parser_is_in_one_of_the_lists() -> None:
 @pytest.mark.parametrize("verb", sorted({*verbs()} - {*OTHERS} - {*SAY_IN_JOB}))
 def test_every_verb_that_takes_a_table_has_the_three_options_and_their_text(verb: str) -> None:
     actions = {name: a for a in parser_of(verb)._actions for name in a.option_strings}
-    for option in READING:
+    for option in DETECTED if verb == "job new" else READING:
         action = actions[option.names[0]]
         assert (action.help, action.metavar, action.default) == (
             option.options["help"],

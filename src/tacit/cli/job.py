@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .verbs import FORCE, Answer, arg, parse_columns, reading_of
+from .verbs import DETECTED, FORCE, Answer, arg, parse_columns, reading_of
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -24,9 +24,7 @@ def add(verb: Callable[..., Any]) -> None:
             help="for real parties (`tacit party`): [data] describes the columns of each party's own file",
         ),
         arg("-o", "--out", metavar="FILE", default="job.toml", help="the job file (default: job.toml)"),
-        arg("--separator", metavar="SIGN", help="between the cells of CSV files (default: detected)"),
-        arg("--decimal", metavar="SIGN", help="decimal sign of CSV files, '.' or ',' (default: detected)"),
-        arg("--encoding", metavar="NAME", help="of CSV files, such as cp1252 (default: detected)"),
+        *DETECTED,
         FORCE,
         epilog="The draft runs as it is: `tacit run job.toml`. Each proposed treatment has a comment in the "
         "file; nothing is sent anywhere.",

@@ -136,6 +136,12 @@ READING = (
     ),
     arg("--encoding", metavar="NAME", help="of CSV files, such as cp1252 (default: UTF-8)"),
 )
+# the same of `tacit job new`, which detects all three
+DETECTED = (
+    arg("--separator", metavar="SIGN", help="between the cells of CSV files (default: detected)"),
+    arg("--decimal", metavar="SIGN", help="decimal sign of CSV files, '.' or ',' (default: detected)"),
+    arg("--encoding", metavar="NAME", help="of CSV files, such as cp1252 (default: detected)"),
+)
 
 
 def reading_of(args: argparse.Namespace) -> dict[str, Any]:
