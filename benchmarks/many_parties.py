@@ -3,6 +3,7 @@
     python benchmarks/many_parties.py                    # 100, 500 and 1,000 parties, rounds of 62,006 parameters
     python benchmarks/many_parties.py --parties 200
     python benchmarks/many_parties.py --connect 10000    # connections alone: the memory of the hub
+    python benchmarks/many_parties.py --connect 10000 --stay 240 --restart    # and what becomes of them
     python benchmarks/many_parties.py --nats             # the same with Debian's nats-server in place of the hub
 
 The hub and the server are processes of their own. The parties are real ones (mutual TLS, a sealed channel to the
@@ -22,7 +23,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.request
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -68,11 +72,13 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def start_relay(hub_kit: Kit, kits: dict[str, Kit], with_nats: bool) -> tuple[int, dict[str, Kit]]:
+def start_relay(
+    hub_kit: Kit, kits: dict[str, Kit], with_nats: bool, monitor: str | None = None
+) -> tuple[int, dict[str, Kit]]:
     """Start a hub or a NATS server; return its process and the kits with its address."""
     at = f"127.0.0.1:{free_port()}"
     if not with_nats:
-        hub = fork(lambda: hubs.serve(replace(hub_kit, listen=at)))
+        hub = fork(lambda: hubs.serve(replace(hub_kit, listen=at), monitor=monitor))
         return hub, {name: kit.at(at) for name, kit in kits.items()}
     folder = Path(tempfile.mkdtemp()) / "hub"
     save(hub_kit, folder)
@@ -156,14 +162,17 @@ async def crowd(kits: list[Kit]) -> None:
     await asyncio.gather(*map(one, kits))
 
 
-async def connect(kits: list[Kit], write: int) -> None:
-    """Connect, and stay connected."""
+async def connect(kits: list[Kit], report: int) -> None:
+    """Connect, and stay connected; report each connection as "+", and each loss as "-" and its reason."""
 
     async def one(kit: Kit) -> None:
         async with Link(kit, patience=3600.0) as link:
-            await link.connected.wait()
-            os.write(write, b".")
-            await asyncio.Event().wait()
+            link.relay.note = lambda why: write_line(report, f"-{why}")
+            while True:
+                await link.connected.wait()
+                write_line(report, "+")
+                while link.connected.is_set():
+                    await asyncio.sleep(1.0)
 
     pending: set[asyncio.Task[None]] = set()
     for kit in kits:
@@ -190,24 +199,85 @@ def measure(parties: int, rounds: int, processes: int, with_nats: bool) -> None:
         os.waitpid(hub, 0)
 
 
-def measure_connections(parties: int, processes: int, with_nats: bool) -> None:
+def write_line(to: int, text: str) -> None:
+    os.write(to, text.encode(errors="replace")[:400].replace(b"\n", b" ") + b"\n")
+
+
+def open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def read_metrics(port: int) -> dict[str, float]:
+    """Return the hub's own figures, or {} if it does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+    except OSError:
+        return {}
+    return {name: float(value) for name, value in (x.split() for x in lines if not x.startswith("#"))}
+
+
+def measure_connections(
+    parties: int, processes: int, with_nats: bool, stay: float, does_restart: bool
+) -> None:
     names = [f"c{k}" for k in range(parties)]
     hub_kit, kits = temporary("bench", ("server", *names))
-    hub, kits = start_relay(hub_kit, kits, with_nats)
+    monitor = free_port()
+    hub, kits = start_relay(hub_kit, kits, with_nats, f"127.0.0.1:{monitor}")
     read, write = os.pipe()
     began = time.perf_counter()
     pids = [
         fork(lambda j=j: connect([kits[name] for name in names[j::processes]], write))
         for j in range(processes)
     ]
+    lines: list[str] = []
+
+    def collect() -> None:
+        with open(read, errors="replace") as source:
+            lines.extend(line.rstrip() for line in source)
+
+    threading.Thread(target=collect, daemon=True).start()
+
+    def show() -> None:
+        its = read_metrics(monitor)
+        lost = sum(line.startswith("-") for line in lines)
+        print(
+            f"  {time.perf_counter() - began:6.0f} s: {len(lines) - 2 * lost:6d} connected, {lost} lost; hub "
+            f"{its.get('tacit_hub_connections', -1):.0f} connected, {its.get('tacit_hub_connections_total', -1):.0f} "
+            f"accepted, {cpu_seconds(hub):.1f} CPU s, {megabytes(hub):.0f} MB, {open_files(hub)} files; clients "
+            f"{sum(map(cpu_seconds, pids)):.1f} CPU s, {max(map(open_files, pids))} files, load {os.getloadavg()[0]:.0f}",
+            flush=True,
+        )
+
     try:
-        connected = 0
-        while connected < parties:
-            connected += len(os.read(read, 4096))
+        shown = time.perf_counter()
+        while sum(line == "+" for line in lines) - sum(line.startswith("-") for line in lines) < parties:
+            time.sleep(0.1)
+            if time.perf_counter() - shown > 10:
+                shown = time.perf_counter()
+                show()
         print(
             f"{parties} connections: {time.perf_counter() - began:.1f} s, hub {cpu_seconds(hub):.1f} CPU s, "
             f"{megabytes(hub):.0f} MB"
         )
+        show()
+        until = time.perf_counter() + stay
+        while time.perf_counter() < until:
+            time.sleep(min(20.0, max(0.1, until - time.perf_counter())))
+            show()
+        if does_restart:
+            lost = sum(line == "+" for line in lines)
+            os.kill(hub, signal.SIGKILL)
+            os.waitpid(hub, 0)
+            at = next(iter(kits.values())).address
+            began = time.perf_counter()
+            hub = fork(lambda: hubs.serve(replace(hub_kit, listen=at), monitor=f"127.0.0.1:{monitor}"))
+            print("the hub was killed and started again")
+            while sum(line == "+" for line in lines) < lost + parties:
+                time.sleep(2.0)
+                show()
+        for why, count in Counter(line for line in lines if line != "+").most_common(8):
+            print(f"  {count} x {why}")
     finally:
         for pid in (*pids, hub):
             os.kill(pid, signal.SIGKILL)
@@ -222,11 +292,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--connect", type=int, help="connect this many parties and measure the hub's memory")
+    parser.add_argument("--stay", type=float, default=0.0, help="with --connect: watch so many seconds more")
+    parser.add_argument("--restart", action="store_true", help="with --connect: kill the hub, start it again")
     parser.add_argument("--nats", action="store_true", help="a NATS server in place of the hub")
     args = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     if args.connect is not None:
-        measure_connections(args.connect, args.processes, args.nats)
+        measure_connections(args.connect, args.processes, args.nats, args.stay, args.restart)
         return
     for parties in args.parties:
         measure(parties, args.rounds, args.processes, args.nats)

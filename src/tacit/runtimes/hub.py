@@ -26,7 +26,7 @@ import grpc
 from cryptography import x509
 
 from ..errors import BadFrame, BadKit, NoHub, SealBroken
-from . import stopping
+from . import open_files, stopping
 from .certificates import Trust, party_of, pem
 from .envelope import (
     ABSENT,
@@ -46,18 +46,34 @@ from .listening import find_addresses
 from .monitoring import Metric, Monitor, Pulse
 
 log = logging.getLogger("tacit.hub")
+RAISE = "Raise it at the hub (ulimit -n, or LimitNOFILE= of its systemd unit) and start it again."
 QUOTA = 64 << 20  # queued bytes of one sender
 ENTRY = 256  # bytes counted in addition to an envelope's size: the overhead of a queued one in Python
-HEARTBEAT = 10.0  # seconds; half-open connections are noticed after about twice this
+# Parties ping; the hub pings only those of which it heard nothing. The patience with an answer is for
+# machines with too few cores, where threads wait for seconds: 10 s disconnected live parties there. A
+# half-open connection is noticed after HEARTBEAT + PATIENCE by its party, 2 HEARTBEAT + PATIENCE by the hub.
+HEARTBEAT = 10.0  # seconds
+PATIENCE = 30.0  # seconds
+IDLE = (
+    60.0  # seconds after which a connection without a call is closed, such as one that a newer one replaced
+)
+NEARLY = 0.9  # of the limit of open files: the operator is told
+TELL_AGAIN = 60.0  # seconds between such lines in the log
 RECENT = 600.0  # seconds for which the failure of a party is told to those that connect after it
 LOOK_AGAIN = 2.0  # seconds between checks of the revocation list
 OPTIONS = [
     ("grpc.max_receive_message_length", MAX_ENVELOPE),
     ("grpc.max_send_message_length", MAX_ENVELOPE),
-    ("grpc.keepalive_time_ms", int(1000 * HEARTBEAT)),
-    ("grpc.keepalive_timeout_ms", int(1000 * HEARTBEAT)),
+    ("grpc.keepalive_timeout_ms", int(1000 * PATIENCE)),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+]
+HUB_OPTIONS = [
+    *OPTIONS,
+    ("grpc.keepalive_time_ms", int(2000 * HEARTBEAT)),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1000),
+    ("grpc.max_connection_idle_ms", int(1000 * IDLE)),
+    ("grpc.so_reuseport", 0),
 ]
 
 
@@ -120,6 +136,9 @@ class Hub:
         self.failures: dict[str, tuple[str, float]] = {}  # the kind of a party's error, and when
         self.relayed = self.relayed_bytes = 0
         self.accepted = self.refused = 0  # connections
+        self.limit = open_files.read_limit()
+        self.most = open_files.room_for_connections(self.limit)  # connections
+        self._told_limit = -TELL_AGAIN  # when the operator was told last
         self.pulse = Pulse()
         self.port = 0
         self.is_accepting = False
@@ -129,13 +148,7 @@ class Hub:
 
     async def start(self) -> int:
         authority, key, certificate = self.kit.pems()
-        self._server = grpc.aio.server(
-            options=[
-                *OPTIONS,
-                ("grpc.http2.min_ping_interval_without_data_ms", 1000),
-                ("grpc.so_reuseport", 0),
-            ]
-        )
+        self._server = grpc.aio.server(options=HUB_OPTIONS)
         _, service, method = METHOD.split("/")
         handlers = {  # no serializers: bytes in, bytes out
             method: grpc.stream_stream_rpc_method_handler(self._relay),
@@ -182,7 +195,15 @@ class Hub:
     async def _keep_beating(self) -> None:
         while True:
             self.pulse.beat()
+            # also those that are not admitted yet have a file each
+            if len(self.connections) > self.most // 4 and open_files.count() > NEARLY * self.limit:
+                self._tell_limit(f"{open_files.count()} files are open")
             await asyncio.sleep(1.0)
+
+    def _tell_limit(self, what: str) -> None:
+        if time.monotonic() - self._told_limit >= TELL_AGAIN:
+            self._told_limit = time.monotonic()
+            log.warning("%s, of at most %d for this process. %s", what, self.limit, RAISE)
 
     def why_not_ready(self) -> str:
         """Return "" if parties can connect, else why they cannot."""
@@ -202,6 +223,13 @@ class Hub:
             Metric(
                 "tacit_hub_refused_total", "counter", "connections refused or closed by the hub", self.refused
             ),
+            Metric(
+                "tacit_hub_open_files",
+                "gauge",
+                "files that are open: one for each connection",
+                open_files.count(),
+            ),
+            Metric("tacit_hub_open_files_limit", "gauge", "files that may be open", self.limit),
             Metric("tacit_hub_envelopes_total", "counter", "sealed envelopes relayed", self.relayed),
             Metric("tacit_hub_bytes_total", "counter", "bytes of envelopes relayed", self.relayed_bytes),
             Metric("tacit_hub_queued_bytes", "gauge", "bytes that wait for slow readers", queued),
@@ -234,6 +262,14 @@ class Hub:
 
     async def _relay(self, requests: AsyncIterator[bytes], context: Any) -> None:
         name, certificate = await self._admit(context)
+        if name not in self.connections and len(self.connections) >= self.most:
+            self.refused += 1
+            self._tell_limit(f"{len(self.connections)} parties are connected; {name!r} was turned away")
+            await context.abort(  # UNAVAILABLE: it tries again
+                grpc.StatusCode.UNAVAILABLE,
+                f"the hub has {len(self.connections)} connections, as many as its limit of open files "
+                f"({self.limit}) allows. {RAISE}",
+            )
         version = dict(context.invocation_metadata() or ()).get(VERSION, "")
         connection = Connection(name, certificate, version[:64] if isinstance(version, str) else "")
         old = self.connections.get(name)
@@ -412,7 +448,11 @@ class Hub:
 async def serve(
     kit: Kit, ready: Callable[[int], None] = lambda port: None, monitor: str | None = None
 ) -> None:
-    """Run a hub until cancelled; with `monitor`, answer its operator's probes at that address."""
+    """Run a hub until cancelled; with `monitor`, answer its operator's probes at that address.
+
+    It raises the limit of open files of this process as far as it may.
+    """
+    open_files.raise_limit()
     hub = Hub(kit)
     began = time.monotonic()
     try:

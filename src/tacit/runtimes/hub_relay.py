@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import time
 from collections.abc import Callable
 
 import grpc
@@ -10,19 +12,26 @@ import grpc
 from ..errors import NoHub
 from .certificates import HUB_NAME
 from .envelope import METHOD, VERSION
-from .hub import OPTIONS
+from .hub import HEARTBEAT, OPTIONS
 from .kits import Kit
 from .relay import Send, Writer
 
+# Seconds for an attempt to connect: TCP and TLS take three round trips and a signature at each side, and they
+# wait for a core at a hub that thousands call at once. An attempt that is given up costs the hub as much as
+# one that succeeds, so who gives up early makes the crowd larger. Doubled after an attempt that timed out.
+ATTEMPT = (20.0, 80.0)  # the hub's own limit is 120
 CLIENT_OPTIONS = [
     *OPTIONS,
+    ("grpc.keepalive_time_ms", int(1000 * HEARTBEAT)),
     ("grpc.ssl_target_name_override", HUB_NAME),
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # despite its name, the seconds that an attempt to connect may take; without it, 0.1
+    ("grpc.min_reconnect_backoff_ms", int(1000 * ATTEMPT[0])),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
+OWN = ("grpc.keepalive_time_ms", "grpc.min_reconnect_backoff_ms")  # differ between attempts
 
 
 class HubRelay:
@@ -30,6 +39,16 @@ class HubRelay:
         self.kit, self.version = kit, version
         authority, key, certificate = kit.pems()
         self.credentials = grpc.ssl_channel_credentials(authority, key, certificate)
+        self.attempt = ATTEMPT[0]
+
+    def _options(self) -> list[tuple[str, object]]:
+        """Return the options of one attempt to connect."""
+        return [
+            *((name, value) for name, value in CLIENT_OPTIONS if name not in OWN),
+            # parties that connected together do not ping together
+            ("grpc.keepalive_time_ms", int(1000 * HEARTBEAT * random.uniform(0.8, 1.2))),
+            ("grpc.min_reconnect_backoff_ms", int(1000 * self.attempt)),
+        ]
 
     async def talk(
         self,
@@ -38,13 +57,15 @@ class HubRelay:
         write: Writer,
     ) -> str:
         kit = self.kit
-        async with grpc.aio.secure_channel(kit.address, self.credentials, options=CLIENT_OPTIONS) as channel:
+        began = time.monotonic()
+        async with grpc.aio.secure_channel(kit.address, self.credentials, options=self._options()) as channel:
             call = channel.stream_stream(METHOD)(metadata=((VERSION, self.version),))
             writer: asyncio.Task[None] | None = None
             try:
                 async for data in call:
                     if writer is None:  # the hub's welcome: it accepted the certificate
                         writer = asyncio.create_task(_write(write, call.write))
+                        self.attempt = ATTEMPT[0]
                         opened()
                     read(data)
                 if (code := await call.code()) is not grpc.StatusCode.OK:
@@ -57,6 +78,8 @@ class HubRelay:
                 return "the hub ended the connection"
             except grpc.aio.AioRpcError as error:
                 why = error.details() or str(error.code())
+                if writer is None and time.monotonic() - began >= self.attempt:
+                    self.attempt = min(2 * self.attempt, ATTEMPT[1])
                 if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
                     raise NoHub(f"the hub at {kit.address} refused party {kit.name!r}: {why}") from None
                 if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED):

@@ -14,9 +14,13 @@ from ..errors import NoHub
 from .kits import Kit
 from .relay import Send, open_relay
 
-# seconds between attempts to connect: doubling, with jitter, so that parties do not reconnect at once
+# seconds between attempts to connect: doubling, with jitter
 WAIT = (0.05, 2.0)
+# Parties that connect again in a second, about, when all of a federation lose their connection at once; they
+# begin at random times. A hub admits 240 to 330 a second on one core (many_parties.py).
+RATE = 250
 RESTART = 2.0  # seconds that a restart of the hub may take; after them, the reason is looked for
+LOOK = 60.0  # seconds between such looks at most: each is a connection of its own
 
 
 class RelayConnection:
@@ -55,6 +59,8 @@ class RelayConnection:
 
     async def stay_connected(self) -> None:
         lost, wait = time.monotonic(), WAIT[0]
+        look, looked = RESTART, lost
+        spread = len(self.kit().parties) / RATE
         relay = open_relay(self.kit, self.life, self.version)
         while True:
             before = self.connections
@@ -64,8 +70,10 @@ class RelayConnection:
                 self.connected.clear()
             if self.connections > before:
                 lost, wait = time.monotonic(), WAIT[0]
+                look, looked = RESTART, lost
                 self.note(f"the connection to the hub was lost: {why}")
-            elif time.monotonic() - lost > min(RESTART, self.patience):
+                await asyncio.sleep(random.uniform(0.0, spread))
+            elif time.monotonic() - looked > look or time.monotonic() - lost > self.patience:
                 from .preflight import reach
 
                 kit = self.kit()
@@ -73,8 +81,9 @@ class RelayConnection:
                 why = reason or why
                 if fatal or time.monotonic() - lost > self.patience:
                     raise NoHub(f"{why} Party {kit.name!r} tried for {time.monotonic() - lost:.0f} s.")
+                look, looked = min(2 * look, LOOK), time.monotonic()
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
-            wait = min(2 * wait, WAIT[1])
+            wait = min(2 * wait, max(WAIT[1], spread))
 
     def _on_open(self) -> None:
         self.connections += 1
