@@ -168,11 +168,13 @@ async def connect(kits: list[Kit], report: int) -> None:
     async def one(kit: Kit) -> None:
         async with Link(kit, patience=3600.0) as link:
             link.relay.note = lambda why: write_line(report, f"-{why}")
+            connections = 0
+            await link.connected.wait()
             while True:
-                await link.connected.wait()
-                write_line(report, "+")
-                while link.connected.is_set():
-                    await asyncio.sleep(1.0)
+                for _ in range(connections, link.connections):
+                    write_line(report, "+")
+                connections = link.connections
+                await asyncio.sleep(1.0)
 
     pending: set[asyncio.Task[None]] = set()
     for kit in kits:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import resource
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -275,3 +276,21 @@ def test_a_party_looks_for_the_reason_ever_less_often(monkeypatch: pytest.Monkey
     slept, looks = waits(monkeypatch, kits["a"], opens=0, tries=10**6, patience=3600.0)
     assert sum(slept) > 3600.0
     assert 5 < looks < 3600 / LOOK + 10
+
+
+def test_a_machine_that_is_gone_is_told_from_a_process_that_has_no_core() -> None:
+    """The kernel's limit ends a connection to a machine that is gone; gRPC's is for processes (hub.py, STALL)."""
+
+    async def play() -> list[int]:
+        async with Net.of("a") as net, connect(net.kits["a"]) as call:
+            await call.read()
+            found = []
+            for name in os.listdir("/proc/self/fd"):
+                with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as each:
+                    if net.hub.port in (each.getsockname()[1:2] + each.getpeername()[1:2]):
+                        found.append(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+            return found
+
+    assert asyncio.run(play()) == [1000 * hubs.PATIENCE] * 2
+    assert dict(hubs.HUB_OPTIONS)["grpc.http2.ping_timeout_ms"] == 1000 * hubs.STALL > 60_000
+    assert dict(hub_relay.CLIENT_OPTIONS)["grpc.http2.ping_timeout_ms"] == 1000 * hubs.STALL

@@ -49,14 +49,13 @@ log = logging.getLogger("tacit.hub")
 RAISE = "Raise it at the hub (ulimit -n, or LimitNOFILE= of its systemd unit) and start it again."
 QUOTA = 64 << 20  # queued bytes of one sender
 ENTRY = 256  # bytes counted in addition to an envelope's size: the overhead of a queued one in Python
-# Parties ping; the hub pings only those of which it heard nothing. The patience with an answer is for
-# machines with too few cores, where threads wait for seconds: 10 s disconnected live parties there. A
-# half-open connection is noticed after HEARTBEAT + PATIENCE by its party, 2 HEARTBEAT + PATIENCE by the hub.
+# Parties ping; the hub pings only those of which it heard nothing. The kernel tells whether the other machine
+# is there: a connection on which it confirms nothing for PATIENCE is lost. A process that does not answer, on a
+# machine that does, waits for a core or was stopped: gRPC's 60 s ended all connections of a busy hub at once.
 HEARTBEAT = 10.0  # seconds
 PATIENCE = 30.0  # seconds
-IDLE = (
-    60.0  # seconds after which a connection without a call is closed, such as one that a newer one replaced
-)
+STALL = 180.0  # seconds
+IDLE = 60.0  # seconds until a connection without a call is closed, such as one that a newer one replaced
 NEARLY = 0.9  # of the limit of open files: the operator is told
 TELL_AGAIN = 60.0  # seconds between such lines in the log
 RECENT = 600.0  # seconds for which the failure of a party is told to those that connect after it
@@ -65,6 +64,7 @@ OPTIONS = [
     ("grpc.max_receive_message_length", MAX_ENVELOPE),
     ("grpc.max_send_message_length", MAX_ENVELOPE),
     ("grpc.keepalive_timeout_ms", int(1000 * PATIENCE)),
+    ("grpc.http2.ping_timeout_ms", int(1000 * STALL)),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 ]
