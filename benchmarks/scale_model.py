@@ -3,10 +3,11 @@
     python benchmarks/scale_model.py                                   the example of docs/explanation-scale.md
     python benchmarks/scale_model.py --devices 1e6 --a-round 1000 --parameters 1e5
 
-The model is linear: a hub spends so much CPU time on each party that joins, on each message and on each megabyte, and
-so much memory on each connection and on each megabyte that is on its way. Its coefficients are fitted to the smallest
-and the largest measured point; the points between are predicted, and the difference is printed. Points are measured by
-many_parties.py; they are CPU seconds and resident memory, which other load changes less than seconds.
+The model is linear: a hub spends so much CPU time on each party that joins, on each message, on each megabyte and on
+each second of a connection, and so much memory on each connection and on each megabyte that is on its way. Its
+coefficients are fitted to the smallest and the largest measured point; the points between are predicted, and the
+difference is printed. Points are measured by many_parties.py; they are CPU seconds and resident memory, which other
+load changes less than seconds.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ POINTS = (
 )
 
 
-IDLE = ((1000, 354.0), (3000, 526.0))  # connected parties that send nothing, MB: many_parties.py --connect
+IDLE = ((1000, 306.0), (10_000, 1375.0))  # connected parties that send nothing, MB: many_parties.py --connect
+
+
+HEARTBEATS = 9.8e-6  # cores of the hub for a connection: 19.5 CPU s for 10,000 in 200 s (--stay 200)
 
 
 @dataclass(frozen=True)
@@ -113,11 +117,12 @@ class Fleet:
         seconds = self.minutes * 60
         joins = self.devices / DAY * HUB.seconds_to_join(1)  # each connects once a day
         relays = HUB.seconds_of_round(self.asked, self.mb) / seconds
+        beats = HEARTBEATS * self.connected
         (few, at_few), (many, at_many) = IDLE
         idle = (at_many - at_few) / (many - few)
         on_its_way = (HUB.per_party - idle) * self.mb / MB
         memory = idle * self.connected + on_its_way * self.asked
-        hubs = math.ceil(max((joins + relays) / self.share, memory / (self.hub_memory - HUB.base)))
+        hubs = math.ceil(max((joins + relays + beats) / self.share, memory / (self.hub_memory - HUB.base)))
         return {
             "connected devices": self.connected,
             "connections a second": self.devices / DAY,
@@ -126,6 +131,7 @@ class Fleet:
             "TB of the run": self.rounds * self.asked * 2 * self.mb / 1e6,
             "CPU cores for joining": joins,
             "CPU cores for rounds": relays,
+            "CPU cores for heartbeats": beats,
             "GB of memory": memory / 1e3,
             "hubs (and edges)": hubs,
             "devices at a hub": self.connected / hubs,

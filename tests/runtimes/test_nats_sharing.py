@@ -35,6 +35,7 @@ from tacit.parties import Runtime
 from tacit.runtimes import conformance, nats_relay, nats_sharing, nkeys
 from tacit.runtimes.certificates import HUB_NAME, Authority, key_pem, pem, read_certificate, read_key
 from tacit.runtimes.envelope import MAIL, pack
+from tacit.runtimes.channel import WINDOW
 from tacit.runtimes.kits import Kit, load
 from tacit.runtimes.link import Link
 from tacit.runtimes.nats_client import NatsClient, NatsLost
@@ -836,6 +837,13 @@ def test_a_hostile_server_gets_no_proof_signed_by_its_nonce(shared: Shared) -> N
 
 
 # --- the commands -------------------------------------------------------------------------------------------
+
+
+def test_a_federation_cannot_have_more_wait_than_eight_windows_of_a_channel_for_each_connection() -> None:
+    """NATS keeps what a party does not read, and does not hold back senders: `max_pending` bounds it."""
+    shared, own = nats_sharing._write_config("127.0.0.1:1"), nats_relay.limits()
+    assert f"max_pending: {8 * WINDOW >> 20}MB " in shared
+    assert any(f"max_pending: {nats_relay.PENDING}MB " in line for line in own)
 
 
 def test_the_commands_say_what_to_do_next(

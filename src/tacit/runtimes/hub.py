@@ -12,6 +12,7 @@ party counts on the quota of its sender. A party that stops with an error says w
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import time
@@ -50,13 +51,14 @@ RAISE = "Raise it at the hub (ulimit -n, or LimitNOFILE= of its systemd unit) an
 QUOTA = 64 << 20  # queued bytes of one sender
 ENTRY = 256  # bytes counted in addition to an envelope's size: the overhead of a queued one in Python
 # Parties ping; the hub pings only those of which it heard nothing. The kernel tells whether the other machine
-# is there: a connection on which it confirms nothing for PATIENCE is lost. A process that does not answer, on a
-# machine that does, waits for a core or was stopped: gRPC's 60 s ended all connections of a busy hub at once.
+# is there: a connection on which it confirms nothing for PATIENCE is lost. A process that does not answer, on
+# a machine that does, waits for a core or was stopped: 60 s, as in gRPC, ended all connections of a busy hub.
 HEARTBEAT = 10.0  # seconds
 PATIENCE = 30.0  # seconds
 STALL = 180.0  # seconds
 IDLE = 60.0  # seconds until a connection without a call is closed, such as one that a newer one replaced
 NEARLY = 0.9  # of the limit of open files: the operator is told
+COUNT_AGAIN = 5  # seconds between counts of open files
 TELL_AGAIN = 60.0  # seconds between such lines in the log
 RECENT = 600.0  # seconds for which the failure of a party is told to those that connect after it
 LOOK_AGAIN = 2.0  # seconds between checks of the revocation list
@@ -193,11 +195,12 @@ class Hub:
         await self._server.wait_for_termination()
 
     async def _keep_beating(self) -> None:
-        while True:
+        for second in itertools.count():
             self.pulse.beat()
-            # also those that are not admitted yet have a file each
-            if len(self.connections) > self.most // 4 and open_files.count() > NEARLY * self.limit:
-                self._tell_limit(f"{open_files.count()} files are open")
+            # connections that are not admitted yet have files, too; 10,000 take 5 ms to count
+            is_due = second % COUNT_AGAIN == 0 and len(self.connections) > self.most // 4
+            if is_due and (count := open_files.count()) > NEARLY * self.limit:
+                self._tell_limit(f"{count} files are open")
             await asyncio.sleep(1.0)
 
     def _tell_limit(self, what: str) -> None:

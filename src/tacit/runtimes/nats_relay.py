@@ -284,13 +284,20 @@ async def ask_who(kit: Kit, wait: float) -> dict[str, tuple[str, float]]:
     raise errors[0]
 
 
-# of a server's configuration, for one federation or for several
-LIMITS = (
-    "max_payload: 1MB",
-    "max_pending: 512MB  # what may wait for one party",
-    'ping_interval: "15s"',
-    "ping_max: 2",
-)
+# What may wait for one party, MB: a server of one federation holds an update of each of hundreds of parties.
+# One that federations share has NATS' default, eight windows of a channel, so that none takes all memory. A
+# party that reads more slowly is disconnected, connects again, and gets what it had not confirmed.
+PENDING, PENDING_SHARED = 512, 64
+
+
+def limits(pending: int = PENDING) -> tuple[str, ...]:
+    """Return lines of a server's configuration, for one federation or for several."""
+    return (
+        "max_payload: 1MB",
+        f"max_pending: {pending}MB  # what may wait for one party",
+        'ping_interval: "15s"',
+        "ping_max: 2",
+    )
 
 
 def quote(text: str) -> str:
@@ -326,7 +333,7 @@ def write_config(trust: Trust, listen: str, parties: Iterable[tuple[str, str]]) 
             f"# Federation {trust.federation!r}: written by `tacit provision`, which overwrites it.",
             "# Run in this folder: nats-server -c nats.conf",
             f"listen: {quote(listen)}",
-            *LIMITS,
+            *limits(),
             "tls {",
             '  cert_file: "./party.crt"',
             '  key_file: "./party.key"',

@@ -37,7 +37,7 @@ from ..errors import BadKit
 from ..files import write_atomic
 from .certificates import Authority, Trust, is_address, key_pem, pem, read_certificate, read_key
 from .kits import NAME, Kit
-from .nats_relay import LIMITS, permissions_of, prefix_of, quote
+from .nats_relay import PENDING_SHARED, limits, permissions_of, prefix_of, quote
 from .nkeys import NKey, proves
 
 FORMAT = "tacit members 1"
@@ -268,7 +268,7 @@ def _write_config(listen: str) -> str:
         (
             "# Written once by `tacit nats`: yours to change. Run in this folder: nats-server -c nats.conf",
             f"listen: {quote(listen)}",
-            *LIMITS,
+            *limits(PENDING_SHARED),
             "tls {",
             '  cert_file: "./server.crt"',
             '  key_file: "./server.key"',
