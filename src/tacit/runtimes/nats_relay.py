@@ -295,6 +295,7 @@ def limits(pending: int = PENDING) -> tuple[str, ...]:
     return (
         "max_payload: 1MB",
         f"max_pending: {pending}MB  # what may wait for one party",
+        'write_deadline: "60s"  # 10 s disconnect a party whose machine is busy',
         'ping_interval: "15s"',
         "ping_max: 2",
     )
