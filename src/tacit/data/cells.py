@@ -67,7 +67,7 @@ def without_codes(column: Series, codes: Sequence[float | str]) -> Series:
     """Return the column with the codes that mean "missing" (-9999, "unknown") as missing values."""
     if not codes:
         return column
-    words = set(code_texts(codes))
+    words = {*code_texts(codes), *(c for c in codes if isinstance(c, str))}  # "unknown " as it is, too
     numbers = {float(w) for w in words if _is_plain_number(w)}
     hit = np.isin(to_text(column), list(words))
     if numbers:
