@@ -64,7 +64,7 @@ def test_a_draft_reads_spellings_as_one_and_leaves_totals_and_odd_dates_out(caps
     assert settings["drop_rows"] == {"hospital": ["Total"]}
     assert len(settings["spellings"]["ill"]) == 3  # five spellings of two answers
     assert settings["missing_codes"] == {"admitted": ["2015-02-30", "9999-12-31"]}
-    assert "no row of the table but its totals" in found["totals", "hospital"]["text"]
+    assert "The last row is a line of totals: 'hospital' is 'Total'." in found["totals", "hospital"]["text"]
     (fed,) = job.load("job.toml").federations()
     assert fed.parties == ("north", "south", "west")
     assert fed.sizes.sum() + len(fed.test.y) == 300
@@ -172,7 +172,7 @@ def test_a_draft_for_others_names_no_sum_and_no_spelling_of_few_rows(capsys):
     assert "NORTH" not in text
     assert total not in text
     found = {(p["problem"], p["column"]): p for p in value["problems"]}
-    assert found["totals", "age"]["treatment"] == "Remove it from the file."
+    assert found["totals", "age"]["treatment"] == "Remove them from the file."
     assert "1 of few rows, not shown" in found["spellings", "ward"]["text"]
 
 

@@ -21,7 +21,8 @@ NEVER_LABELS = (
     r".*[_. -](code|zip)|zip(_?code)?|post(al)?_?code)"
 )
 # an event, and the time until it or until the last look: together they are survival data
-EVENTS = r"(.*[_.])?(status|event|observed|cens(or(ed)?)?|died|dead|death|mortality|relapse)([_.].*)?"
+EVENTS = r"(.*[_.])?(status|event|observed|cens[a-z]*|died|dead|death|mortality|relapse)([_.].*)?"
+OTHER_EVENTS = r"(.*[_.])?(event|cens[a-z]*|died|dead|death|mortality)"
 DURATIONS = (
     r"(.*[_.])?(time|duration|(fu|surv|rec|rfs?|os|pfs|dfs)_?time|tte|follow_?up|survival)"
     r"([_.]?(in[_.])?(time|days|weeks|months|years))?|lenfol|diff_?days|"

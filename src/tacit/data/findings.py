@@ -34,6 +34,7 @@ from .column_names import (
     LABELS,
     NEVER_LABELS,
     NUMBERED,
+    OTHER_EVENTS,
     PEOPLE,
     PRIVATE,
     SITES,
@@ -83,11 +84,10 @@ def inspect_table(
     frame = frame[kept].reset_index(drop=True)
     places = np.flatnonzero(kept)
     found = Inspection(label or guess_label(frame, by), by, least=least)
-    for finding, column, value in totals:
+    for finding, values in totals:
         found.findings.append(finding)
-        if value is not None:
-            values = found.settings.setdefault("drop_rows", {}).setdefault(column, [])
-            values.extend([value] * (value not in values))
+        if values:
+            found.add("drop_rows", {finding.column: values})
     frame = frame.assign(**{name: as_read(frame[name]) for name in found.settings.get("drop_rows", {})})
     if label is None:
         found.note(
@@ -557,6 +557,16 @@ def _find_duration(rows: DataFrame, found: Inspection) -> None:
                 *(name, "duration"),
                 f"{name!r} may be the day of {found.label!r} or of the last look, known only afterwards.",
             )
+    others = [c for c in found.kinds if c not in (found.label, found.by) and rows[c].nunique() == 2]
+    if also := [c for c in others if re.fullmatch(OTHER_EVENTS, c, re.IGNORECASE)]:
+        left_out = found.settings.get("drop", ())
+        also = [c for c in also if c not in left_out]
+    if also:
+        found.note(
+            *("other outcomes", also[0] if len(also) == 1 else ""),
+            f"Perhaps outcomes, too, and known only afterwards: {', '.join(map(repr, also))}.",
+            "Kept; leave them out with `drop` if so.",
+        )
     for name in [c for c, kind in found.kinds.items() if kind == "number" and c != found.label]:
         if re.fullmatch(DURATIONS, name, re.IGNORECASE):
             found.kinds[name] = "duration"

@@ -20,7 +20,8 @@ def note_spellings(name: str, frame: DataFrame, found: Inspection) -> None:
     import pandas as pd
 
     column = frame[name]
-    if pd.api.types.is_numeric_dtype(column) or column.nunique() > TOO_MANY or kind_of_moment(column):
+    is_long = column.nunique() > TOO_MANY and name != found.by
+    if pd.api.types.is_numeric_dtype(column) or is_long or kind_of_moment(column):
         return
     spellings = find_spellings(column.dropna())
     if not spellings:

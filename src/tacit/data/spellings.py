@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # two answers, and how people write each of them; 1 and 0 count beside words only
 ANSWERS = (
     (
-        frozenset({"yes", "y", "true", "t", "1", "ja", "oui", "si", "sí"}),
+        frozenset({"yes", "y", "true", "t", "1", "j", "ja", "oui", "si", "sí"}),
         frozenset({"no", "n", "false", "f", "0", "nein", "non"}),
     ),
     (frozenset({"male", "m", "man"}), frozenset({"female", "f", "woman", "w"})),

@@ -29,32 +29,30 @@ def is_total(word: str) -> bool:
 
 def list_totals(
     frame: DataFrame, by: str | None, least: int
-) -> tuple[list[tuple[Finding, str, str | float | None]], np.ndarray]:
-    """Return findings about lines of totals, each with its column and value, and which rows are none.
+) -> tuple[list[tuple[Finding, list[str | float]]], np.ndarray]:
+    """Return findings about lines of totals, each with its values to declare, and which rows are none.
 
-    Where each file is a party, each may have its own lines. The value is None if it may not be declared: a
-    draft that others read (`least` rows) has no sum, and a value of another row, too, tells nothing apart.
+    Where each file is a party, each may have its own lines. Values are not declared where other rows have
+    them, too, and sums not in a draft that others read (`least` rows).
     """
     places = [np.arange(len(frame))]
     if by == PARTY:
         owner = frame[PARTY].to_numpy()
         places = [np.flatnonzero(owner == party) for party in dict.fromkeys(owner)]
-    marks = [(at[k], *mark) for at in places for k, *mark in find_totals(frame.iloc[at])]
+    marks = [(int(at[k]), column, value) for at in places for k, column, value in find_totals(frame.iloc[at])]
     kept = np.ones(len(frame), dtype=bool)
     kept[[place for place, _, _ in marks]] = False
-    by_mark: dict[tuple[str, str | float], int] = {}
-    for _, column, value in marks:
-        by_mark[column, value] = by_mark.get((column, value), 0) + 1
     found = []
-    for (column, value), rows in by_mark.items():
-        is_word = isinstance(value, str)
-        texts = to_text(frame[column].iloc[np.flatnonzero(kept)])
-        clear = (is_word or not least) and str(value) not in texts
-        what = f"{column!r} is {value!r}" if is_word else f"{column!r} and other columns have sums there"
-        where = "The last row is" if rows == 1 and len(places) == 1 else f"Rows below the table, {rows}, are"
-        treatment = "Left out." if clear else "Remove it from the file."
-        finding = Finding("totals", column, f"{where} no row of the table but its totals: {what}.", treatment)
-        found.append((finding, column, value if clear else None))
+    for column in dict.fromkeys(column for _, column, _ in marks):
+        values = [value for _, other, value in marks if other == column]
+        words = [v for v in dict.fromkeys(values) if isinstance(v, str)]
+        above = set(to_text(frame[column][kept]))
+        clear = (not least or len(words) == len(set(values))) and not above & {str(v) for v in values}
+        has = f"is {', '.join(map(repr, words))}" if words else "and other columns have sums there"
+        rows = "The last row is a line" if len(values) == 1 else f"{len(values)} last rows are lines"
+        treatment = "Left out." if clear else "Remove them from the file."
+        finding = Finding("totals", column, f"{rows} of totals: {column!r} {has}.", treatment)
+        found.append((finding, list(dict.fromkeys(values)) if clear else []))
     return found, kept
 
 
