@@ -230,3 +230,51 @@ def test_an_old_date_is_a_stand_in_only_if_it_is_far_from_the_others():
 def test_wrong_declarations_are_refused(options, message):
     with pytest.raises(BadData, match=message):
         data.from_frame(clinics().iloc[:-1].drop(columns="admitted"), "ill", **options)
+
+
+def test_findings_of_a_new_user_with_real_tables():
+    """Each was wrong in a draft of a table that a package ships: see the comment of each."""
+    n = 400
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"class": rng.integers(0, 4, n), "lang": rng.normal(size=n).round(3)})
+    frame["IQ"] = rng.normal(size=n).round(3)
+    assert inspect_table(frame, by="class").label == "IQ"  # nlschools: the parties were the label
+    frame["y"] = rng.choice(["no", "yes"], n)
+    frame["kids"] = rng.integers(0, 9, n)
+    frame.loc[:20, "kids"] = rng.choice([97, 98, 99], 21)  # PSID: 98 hid 99
+    frame["town"] = np.repeat([f"t{k}" for k in range(134)], 3)[:n]  # scorecard: all would be "other"
+    frame["politycode"] = rng.integers(0, 30, n)  # dd: codes were numbers
+    found = inspect_table(frame, "y")
+    assert set(found.settings["missing_codes"]["kids"]) == {97, 98, 99}
+    assert "town" in found.settings["drop"]
+    assert found.settings["categories"] == ["politycode"]
+    (town,) = (f for f in found.findings if f.column == "town")
+    assert town.proposal == 'group = "town"'
+    frame["site"] = [f"s{k:03}" for k in rng.integers(0, 60, n)]  # Fatality: all were merged into one party
+    found = inspect_table(frame, "y", "site")
+    assert "min_rows" not in found.settings
+    assert [f for f in found.findings if "All 60 parties have fewer than 20 rows" in f.text]
+
+
+def test_days_of_an_event_and_other_events_are_known_only_afterwards():
+    """lymph_node: days of death and of the last look were features, and the second event, too."""
+    rng = np.random.default_rng(0)
+    days = pd.Timestamp("2001-01-01") + pd.to_timedelta(rng.integers(0, 900, 300), unit="D")
+    frame = pd.DataFrame(
+        {"diagdate": days, "deathdate": days + pd.Timedelta(days=90), "age": rng.integers(20, 90, 300)}
+    )
+    frame[["diagdate", "deathdate"]] = frame[["diagdate", "deathdate"]].astype(str)
+    frame["survtime"] = rng.integers(1, 999, 300)
+    frame["censdead"], frame["censrec"] = rng.integers(0, 2, 300), rng.integers(0, 2, 300)
+    found = inspect_table(frame, "censdead")
+    assert set(found.settings["drop"]) == {"deathdate", "survtime"}
+    assert list(found.settings["dates"]) == ["diagdate"]
+    assert [f.text for f in found.findings if f.problem == "other outcomes"] == [
+        "Perhaps outcomes, too, and known only afterwards: 'censrec'."
+    ]
+
+
+def test_a_minus_one_beside_the_two_values_of_an_outcome_may_mean_not_known():
+    frame = pd.DataFrame({"x": range(300), "hiv": [0, 1, 0] * 99 + [-1] * 3})  # thornton_hiv
+    (finding,) = (f for f in inspect_table(frame, "hiv").findings if f.problem == "integer outcome")
+    assert finding.proposal == "missing_codes.hiv = [-1]"

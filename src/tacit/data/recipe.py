@@ -275,18 +275,20 @@ class Recipe:
         parts = [np.zeros((len(frame), 0))]
         for name in self.numbers:
             column = self.column_of(frame, name)
-            if not is_number(name, column):
+            if not _has_numbers(name, column):
                 if example := find_decimal_comma(column):
                     raise BadData(f"column {name!r}: {DECIMAL_COMMA.format(example)}")
                 wrong = column[column.notna() & np.isnan(to_numbers(column))]
+                example = str([*wrong, *column.dropna()][0])
+                where = f" in {show_row(column.index.get_loc(wrong.index[0]))}" if len(wrong) else ""
                 raise BadData(
-                    f"the recipe declares {name!r} as a number; the table contains text, e.g. "
-                    f"{str([*wrong, *column.dropna()][0])!r}. Correct these cells, or leave them empty if "
-                    "they are missing."
+                    f"the recipe declares {name!r} as a number; the table contains text, e.g. {example!r}"
+                    f"{where}. Correct these cells, or leave them empty if they are missing."
                 )
             parts.append(to_numbers(column)[:, None])
         for name, features in self.dates.items():
-            moments = to_moments(name, self.column_of(frame, name), self.date_formats.get(name))
+            column, form = self.column_of(frame, name), self.date_formats.get(name)
+            moments = to_moments(name, column, form, can_declare=not self.is_fitted)
             parts.append(date_features(moments, features))
         return np.concatenate(parts, axis=1)
 
@@ -471,6 +473,15 @@ class Recipe:
         except (TypeError, AttributeError, ValueError, OverflowError) as error:
             raise BadData(f"the values are not those of a recipe: {error}.") from None
         return recipe
+
+
+def _has_numbers(name: str, column: Series) -> bool:
+    """Whether a declared number has no other cells. Raises BadData if it has an infinite one."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_datetime64_any_dtype(column):
+        return is_number(name, column)
+    return not (column.notna().to_numpy() & np.isnan(to_numbers(column))).any()
 
 
 def _check_types(recipe: Recipe) -> None:
