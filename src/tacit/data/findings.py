@@ -209,7 +209,10 @@ def _inspect_label(frame: DataFrame, found: Inspection, locate: Callable[[int], 
         if whole and len(counts) <= 20:
             code = _find_unknown_code(known, found)
             advice = (
-                f" If {code[0]} means not known, declare it as missing: two classes are left." if code else ""
+                f" If {code[0]} means not known, declare it as missing, remove `regression`, and set name = "
+                '"logistic" in [model]: two classes are left.'
+                if code
+                else ""
             )
             found.note(
                 *("integer outcome", name),
@@ -615,7 +618,7 @@ def _inspect_parties(rows: DataFrame, found: Inspection) -> None:
             found.note(
                 *("one class", found.by),
                 f"{len(single)} of {len(sizes)} parties {'has' if len(single) == 1 else 'have'} one value of "
-                f"{found.label!r} only: {', '.join(map(repr, single))}.",
+                f"{found.label!r} only: {found.show(single, values)}.",
                 "Kept; such a party's update shows the label of its rows, and its own AUC is not defined.",
             )
 
