@@ -278,3 +278,16 @@ def test_a_minus_one_beside_the_two_values_of_an_outcome_may_mean_not_known():
     frame = pd.DataFrame({"x": range(300), "hiv": [0, 1, 0] * 99 + [-1] * 3})  # thornton_hiv
     (finding,) = (f for f in inspect_table(frame, "hiv").findings if f.problem == "integer outcome")
     assert finding.proposal == "missing_codes.hiv = [-1]"
+
+
+def test_an_outcome_that_is_the_mean_of_two_columns_is_found():
+    """Caschool: testscr is the mean of readscr and mathscr, and the model had an R² of 1."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({name: rng.normal(600, 20, 200).round(1) for name in ("readscr", "mathscr")})
+    frame["income"] = rng.normal(10, 2, 200)
+    frame["testscr"] = ((frame["readscr"] + frame["mathscr"]) / 2).round(2)
+    found = inspect_table(frame, "testscr")
+    assert found.settings["drop"] == ["readscr", "mathscr"]
+    assert "together give 'testscr'" in found.findings[-1].text
+    frame["testscr"] += rng.normal(0, 2, 200)
+    assert "drop" not in inspect_table(frame, "testscr").settings

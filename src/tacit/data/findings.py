@@ -28,13 +28,9 @@ from .cells import (
 )
 from .column_names import (
     CODES,
-    DURATIONS,
-    EVENT_DAYS,
-    EVENTS,
     LABELS,
     NEVER_LABELS,
     NUMBERED,
-    OTHER_EVENTS,
     PEOPLE,
     PRIVATE,
     SITES,
@@ -42,7 +38,7 @@ from .column_names import (
 )
 from .dropped_rows import as_read
 from .inspection import Inspection
-from .leaks import predict_alone, predict_by_gaps
+from .leak_findings import note_durations, note_leaks
 from .moment_findings import note_moment
 from .recipe import RARE_COUNT, RARE_SHARE, TOO_MANY
 from .sentinels import FEW_VALUES, count_doubtful_zeros, find_sentinels, is_formatted_number
@@ -54,8 +50,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 EMPTY = 0.95  # a column with more missing values than this has too few values to learn from
-FEWEST_FOR_LEAKS = 20  # rows with a value, without which it says little how well the column predicts
-PERFECT = 0.99  # the AUC, or accuracy, of one column alone above which it probably is the outcome itself
 IMBALANCED = 0.65
 MANY_VALUES = 50  # categories with more values than this have hardly any rows for each
 UNNAMED = r"Unnamed: \d+"  # what the reader calls a column without a name
@@ -123,8 +117,8 @@ def inspect_table(
     _find_unnamed(names, found)
     _find_few_values(rows, found)
     _find_many_values(rows, found)
-    _find_leaks(rows, found)
-    _find_duration(rows, found)
+    note_leaks(rows, found)
+    note_durations(rows, found)
     if found.by is not None:
         _inspect_parties(rows, found)
     repeated = int(frame.duplicated().sum())
@@ -547,41 +541,6 @@ def _leave_out_rare(name: str, distinct: int, rows: DataFrame, found: Inspection
     found.findings[-1] = replace(found.findings[-1], treatment=f"Left out. {advice}", proposal=proposal)
 
 
-def _find_duration(rows: DataFrame, found: Inspection) -> None:
-    """Find the time until the event that is the label, or its day: it is known only afterwards."""
-    if not re.fullmatch(EVENTS, found.label, re.IGNORECASE):
-        return
-    for name in [c for c, kind in found.kinds.items() if kind == "date" and c != found.label]:
-        if re.fullmatch(EVENT_DAYS, name, re.IGNORECASE):
-            for key in ("dates", "date_formats", "missing_codes"):
-                found.settings.get(key, {}).pop(name, None)
-            found.findings[:] = [f for f in found.findings if f.column != name]
-            found.leave_out(
-                *(name, "duration"),
-                f"{name!r} may be the day of {found.label!r} or of the last look, known only afterwards.",
-            )
-    others = [c for c in found.kinds if c not in (found.label, found.by) and rows[c].nunique() == 2]
-    if also := [c for c in others if re.fullmatch(OTHER_EVENTS, c, re.IGNORECASE)]:
-        left_out = found.settings.get("drop", ())
-        also = [c for c in also if c not in left_out]
-    if also:
-        found.note(
-            *("other outcomes", also[0] if len(also) == 1 else ""),
-            f"Perhaps outcomes, too, and known only afterwards: {', '.join(map(repr, also))}.",
-            "Kept; leave them out with `drop` if so.",
-        )
-    for name in [c for c, kind in found.kinds.items() if kind == "number" and c != found.label]:
-        if re.fullmatch(DURATIONS, name, re.IGNORECASE):
-            found.kinds[name] = "duration"
-            found.add("drop", name)
-            found.settings.get("missing_codes", {}).pop(name, None)
-            found.note(
-                *("duration", name),
-                f"{name!r} may be the time until {found.label!r}, which is known only afterwards.",
-                "Left out; take it out of `drop` if it is known beforehand (survival: tacit stats cox).",
-            )
-
-
 def _inspect_parties(rows: DataFrame, found: Inspection) -> None:
     assert found.by is not None
     values = rows[found.by]
@@ -620,42 +579,6 @@ def _inspect_parties(rows: DataFrame, found: Inspection) -> None:
                 f"{len(single)} of {len(sizes)} parties {'has' if len(single) == 1 else 'have'} one value of "
                 f"{found.label!r} only: {found.show(single, values)}.",
                 "Kept; such a party's update shows the label of its rows, and its own AUC is not defined.",
-            )
-
-
-def _find_leaks(rows: DataFrame, found: Inspection) -> None:
-    """Find columns that alone predict the label (nearly) perfectly."""
-    skipped = {*found.settings.get("drop", ()), found.settings.get("group"), found.label, found.by}
-    target = rows[found.label]
-    for name in [c for c in rows.columns if c not in skipped]:
-        codes = found.settings.get("missing_codes", {}).get(name, ())
-        column = without_codes(rows[name], codes)
-        both = column.notna()
-        score, what = 0.0, ""
-        if both.sum() >= FEWEST_FOR_LEAKS:
-            score, what = predict_alone(column[both], target[both], found.label, found.labels)
-        gaps = predict_by_gaps(both, target, found.label, found.labels)
-        if max(score, gaps[0]) >= PERFECT:
-            by_gaps = gaps[0] > score
-            score, what = gaps if by_gaps else (score, what)
-            for value in set(found.labels or ()) - set(found.frequent(found.labels or (), target)):
-                what = what.replace(f"the {found.label!r} {value!r}", f"a class of {found.label!r}")
-            found.add("drop", name)
-            for key in ("dates", "date_formats", "missing_codes"):
-                found.settings.get(key, {}).pop(name, None)
-            if name in found.settings.get("categories", ()):
-                found.settings["categories"].remove(name)
-            found.kinds[name] = "leakage suspect"
-            measure = "a correlation" if found.labels is None else "an AUC"
-            subject = f"Whether {name!r} is missing" if by_gaps else repr(name)
-            found.findings[:] = [
-                f for f in found.findings if f.column != name or f.problem == "missing values"
-            ]
-            found.note(
-                *("leakage", name),
-                f"{subject} alone predicts {what} with {measure} of {score:.3f}: it is probably known only "
-                "after the outcome, or is the outcome.",
-                "Left out; take it out of `drop` if it is known beforehand.",
             )
 
 

@@ -13,8 +13,10 @@ from .cells import to_moments, to_text
 if TYPE_CHECKING:
     from pandas import Series, Timestamp
 
-STAND_INS = ("0001-01-01", "1111-11-11", "1800-01-01", "1899-12-30", "1899-12-31", "1900-01-01", "1901-01-01")
-STAND_INS += ("1970-01-01", "2222-02-22")
+STAND_INS = (
+    *("0001-01-01", "1111-11-11", "1800-01-01", "1899-12-30", "1899-12-31", "1900-01-01", "1901-01-01"),
+    *("1970-01-01", "2222-02-22"),
+)
 LATEST = 2100  # dates from this year on are stand-ins for "never" or "not known"
 
 

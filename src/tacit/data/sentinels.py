@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pandas import Series
 
 # surveys have several beside each other: refused, does not know, does not apply
-SENTINELS = (-9999, -9998, -9997, -999, -998, -997, -99, -98, -97, -9, -8, -7, -1)
+SENTINELS: tuple[int, ...] = (-9999, -9998, -9997, -999, -998, -997, -99, -98, -97, -9, -8, -7, -1)
 SENTINELS += (97, 98, 99, 997, 998, 999, 9997, 9998, 9999, 99999, 999999)
 FEW_VALUES = 10  # a whole number with so few different values may be a code
 FAR = 3  # spreads between other values and a code like 999 that a tail hardly reaches
