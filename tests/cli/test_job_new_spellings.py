@@ -118,6 +118,11 @@ def test_words_for_two_answers_are_one_value_only_where_all_values_are_such_word
     assert of("a ", "b") == {}
     assert of("1", "0") == {}
     assert of("m", "f", "Male") == {"Male": "m"}
+    assert of("Yes", "no", "yes", "N") == {"Yes": "yes", "N": "no"}  # as classes: no, yes
+    assert of("No", "yes", "Yes ") == {"No": "no", "Yes ": "yes"}
+    assert of("Yes", "No", "YES") == {"YES": "Yes"}
+    assert of("Yes", "no") == {}
+    assert of("0", "1", "no", "yes") == {"0": "no", "1": "yes"}
     assert of("t", "n", "m") == {}  # stages of a tumor
     assert of("y", "yes") == {}  # one answer alone
 

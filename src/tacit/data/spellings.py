@@ -73,8 +73,8 @@ def check_spellings(spellings: Any) -> list[str]:
 def find_spellings(known: Series) -> dict[str, str]:
     """Return {written: meant} of values that are one value beyond doubt.
 
-    The most frequent is meant, without spaces at its ends.
-    They differ in case and spaces only, or all values of the column are words for one of two answers.
+    They differ in case and spaces only, or all values of the column are words for one of two answers. The
+    most frequent word is meant, without spaces at its ends.
     """
     texts, rows = np.unique(to_text(known).astype(str), return_counts=True)
     counts = dict(zip(texts.tolist(), rows.tolist()))
@@ -86,10 +86,17 @@ def find_spellings(known: Series) -> dict[str, str]:
     for value in ranked:
         word = fold(value)
         same.setdefault((word in pair[0]) if pair is not None else word, []).append(value)
+    meant = {
+        key: " ".join(next((v for v in values if not v.strip().isdigit()), values[0]).split())
+        for key, values in same.items()
+    }
+    styles = {word.islower() for word in meant.values()}
+    if pair is not None and len(styles) > 1 and len(ranked) > 2:
+        # "Yes" beside "no" would sort before it, and the second class is the one that is looked for
+        meant = {key: word.casefold() for key, word in meant.items()}
     return {
-        value: meant
-        for values in same.values()
-        if len(values) > 1 and (meant := " ".join(values[0].split()))
+        value: meant[key]
+        for key, values in same.items()
         for value in values
-        if value != meant
+        if value != meant[key] and (len(values) > 1 or value.strip() != meant[key])
     }
