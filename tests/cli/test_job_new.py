@@ -13,7 +13,8 @@ import pytest
 import tacit
 from tacit import data
 from tacit.config import job
-from tacit.data.findings import find_date_format, inspect_table
+from tacit.data.cell_forms import find_date_format
+from tacit.data.findings import inspect_table
 from tacit.data.misspellings import is_misspelled
 from tacit.errors import BadData, BadParameter
 from tacit.jobs.draft import draft_job
@@ -393,7 +394,7 @@ def test_a_code_that_may_be_a_limit_is_proposed_and_not_applied():
 
 def test_categories_with_many_values_are_pointed_out():
     rng = np.random.default_rng(0)
-    zips = [f"{k:05}" for k in rng.integers(1000, 1844, 3000)]
+    zips = [f"{k:05}" for k in rng.integers(1000, 1200, 3000)]
     texts, settings = findings(pd.DataFrame({"zip": zips, "y": ["no", "yes"] * 1500}), "y")
     assert settings["categories"] == ["zip"]
     assert 'use name = "table_network" in [model]' in texts["many values", "zip"]
@@ -419,7 +420,7 @@ def test_a_guessed_label_has_values():
 def test_similar_words_of_similar_frequency_are_no_typos():
     words = ["Iceland"] * 9 + ["Ireland"] * 8 + ["Denmark"] * 700 + ["denmark "] * 3 + ["Denmarc"] * 2
     texts, _ = findings(pd.DataFrame({"land": words, "y": (["no", "yes"] * 400)[: len(words)]}), "y")
-    assert "'denmark ' for 'Denmark'" in texts["typos", "land"]
+    assert "'denmark ' for 'Denmark'" in texts["spellings", "land"]
     assert "'Denmarc' for 'Denmark'" in texts["typos", "land"]
     assert "Iceland" not in texts["typos", "land"]
 
@@ -445,8 +446,9 @@ def test_a_typo_is_a_letter_or_two_and_not_another_word(written, meant, is_typo)
 
 def test_spellings_that_differ_in_case_are_named_however_frequent_they_are():
     frame = pd.DataFrame({"air": ["Y"] * 200 + ["y"] * 90 + ["N"] * 60, "x": range(350), "y": [0, 1] * 175})
-    texts, _ = findings(frame, "y")
-    assert texts["typos", "air"].startswith("'air' has probable typos: 'y' for 'Y'.")
+    texts, settings = findings(frame, "y")
+    assert texts["spellings", "air"].startswith("'air' has several spellings of one value: 'y' for 'Y'.")
+    assert settings["spellings"] == {"air": {"y": "Y"}}
 
 
 def test_names_and_addresses_of_people_are_no_features():
@@ -579,9 +581,15 @@ def test_a_job_that_all_parties_read_does_not_show_codes_of_few_rows(folder, cap
 def test_spellings_of_a_party_are_named():
     frame = pd.DataFrame({"site": ["Berlin"] * 90 + ["berlin "] * 30 + ["Paris"] * 80, "y": ["a", "b"] * 100})
     found = inspect_table(frame, "y", "site")
-    (typos,) = (f for f in found.findings if f.problem == "typos")
-    assert "'berlin ' for 'Berlin'" in typos.text
+    (finding,) = (f for f in found.findings if f.problem == "spellings")
+    assert "'berlin ' for 'Berlin'" in finding.text
+    assert found.settings["spellings"] == {"site": {"berlin ": "Berlin"}}
+    frame["site"] = frame["site"].replace("berlin ", "Berlim")
+    frame.loc[90:112, "site"] = "Paris"
+    (typos,) = (f for f in inspect_table(frame, "y", "site").findings if f.problem == "typos")
+    assert "'Berlim' for 'Berlin'" in typos.text
     assert "they are parties of their own" in typos.treatment
+    assert typos.proposal == 'spellings.site.Berlim = "Berlin"'
 
 
 def test_a_draft_of_infinite_numbers_days_zones_and_signs_runs(folder, capsys):

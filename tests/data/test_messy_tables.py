@@ -405,3 +405,26 @@ def test_subgroups_are_those_of_the_rows_that_remain_where_rows_without_a_party_
     at = (fed.rows.x[:, place].numpy() - 0.5).astype(int)
     assert len(at) < len(frame)
     assert [group.values[0][k] for k in group.codes[:, 0]] == frame["zip"][at].tolist()
+
+
+def test_parties_that_are_all_small_are_neither_merged_into_one_nor_left_out():
+    """Before, the proposal was to merge all into one party, and a draft did so in silence."""
+    made = data.from_frame(pd.DataFrame({"site": list("abc") * 10, "x": range(30), "y": [0, 1] * 15}), "y")
+    for options in ({}, {"small": "merge"}, {"small": "drop"}):
+        with pytest.raises(
+            BadData, match=r"all 3 parties have fewer than 20 rows, the largest has \d+\. Use a"
+        ):
+            made.by("site", min_rows=20, **options)
+
+
+def test_errors_about_rows_to_predict_propose_nothing_that_only_training_can_declare():
+    frame = pd.DataFrame({"day": ["1.3.2015", "2.4.2016"] * 20, "x": range(40), "y": [0, 1] * 20})
+    fed = data.from_frame(frame, "y", dates={"day": ["year"]}).split(2)
+    with pytest.raises(
+        BadData, match=r"'x' as a number.*'old' in row 1 \(line 2.*or leave them empty"
+    ) as wrong:
+        fed.pipeline.encode(frame.assign(x=["old", *range(39)]))
+    assert "missing_codes" not in str(wrong.value)
+    with pytest.raises(BadData, match=r"'soon' in row 1 .*Write it as in training") as wrong:
+        fed.pipeline.encode(frame.assign(day=["soon"] + ["1.3.2015"] * 39))
+    assert "date_formats" not in str(wrong.value)

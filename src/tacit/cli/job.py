@@ -79,7 +79,7 @@ def _new(args: Any) -> Answer:
         lines = [f"{n} {'problem' if n == 1 else 'problems'} found:" if n else "no problems found"]
         for k, f in enumerate(draft.findings):
             lines += [f"{k + 1:3}. {f.text}", f"     {f.treatment}"]
-            lines += [f"     In [data]: {f.proposal}"] if f.proposal else []
+            lines += [f"     In [data]: {line}" for line in f.proposal.splitlines()]
         lines += [f"still to be settled: {remaining}"] if remaining else []
         lines += ["", f"{out} written. {_next(args, out)}"]
         console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)

@@ -67,7 +67,7 @@ def without_codes(column: Series, codes: Sequence[float | str]) -> Series:
     """Return the column with the codes that mean "missing" (-9999, "unknown") as missing values."""
     if not codes:
         return column
-    words = set(code_texts(codes))
+    words = {*code_texts(codes), *(c for c in codes if isinstance(c, str))}  # "unknown " as it is, too
     numbers = {float(w) for w in words if _is_plain_number(w)}
     hit = np.isin(to_text(column), list(words))
     if numbers:
@@ -174,12 +174,13 @@ def whole_days(known: Series) -> Series | None:
     return texts if texts.nunique() > MIXED_VALUES and texts.str.fullmatch(DAY).all() else None
 
 
-def to_moments(name: str, column: Series, format: str | None = None) -> Series:
+def to_moments(name: str, column: Series, format: str | None = None, can_declare: bool = True) -> Series:
     """Return the dates or times of a column, NaT where missing.
 
     ISO dates (2015-03-01), dates with dots (1.3.2015), also both in one column, and times of day (14:30) are
     read without a format. A date with slashes can be read in two ways, so its format must be declared, such
-    as "%m/%d/%Y"; several forms as "%m/%d/%Y | %Y-%m-%d".
+    as "%m/%d/%Y"; several forms as "%m/%d/%Y | %Y-%m-%d". Rows to predict have the form of training: an error
+    does not propose another (`can_declare`).
     """
     import pandas as pd
 
@@ -217,10 +218,14 @@ def to_moments(name: str, column: Series, format: str | None = None) -> Series:
     if wrong.any():
         first = column.index.get_loc(wrong[wrong].index[0])
         expected = f"of the form {format!r}" if format else "like 2015-03-01, 1.3.2015 or 14:30"
+        advice = (
+            f"Correct it, or declare the form with {propose('date_formats', '%Y-%m-%d', name)}."
+            if can_declare
+            else "Write it as in training, or leave the cell empty if the date is not known."
+        )
         raise BadData(
             f"the column {name!r} has {text[wrong].iloc[0]!r} in {show_row(first)}, which is not a date or "
-            f"time {expected}. Correct it, or declare the form with "
-            f"{propose('date_formats', '%Y-%m-%d', name)}."
+            f"time {expected}. {advice}"
         )
     return read.reindex(column.index)
 

@@ -15,19 +15,30 @@ PRIVATE = (
     r"(_?address)?|(tele)?phone(_?(no|nr|number))?|mobile|fax|ssn|social_?security(_?(no|nr|number))?|street"
     r"(_?address)?|address(_?[12])?|iban|passport(_?(no|nr|number))?)"
 )
-NEVER_LABELS = r"(sex|gender|male|female)"  # columns with two values that are hardly the outcome
+# columns that are hardly the outcome: of two values, or what a row is about
+NEVER_LABELS = (
+    r"(sex|gender|male|female|lat(itude)?|lon(g|gitude)?|(date_of_)?birth(_?da(y|te))?|dob|"
+    r".*[_. -](code|zip)|zip(_?code)?|post(al)?_?code)"
+)
 # an event, and the time until it or until the last look: together they are survival data
-EVENTS = r"(.*[_.])?(status|event|observed|cens(or(ed)?)?|died|dead|death|mortality|relapse)([_.].*)?"
+EVENTS = r"(.*[_.])?(status|event|observed|cens[a-z]*|died|dead|death|mortality|relapse)([_.].*)?"
+OTHER_EVENTS = r"(.*[_.])?(event|cens[a-z]*|died|dead|death|mortality)"
 DURATIONS = (
-    r"(.*[_.])?(time|duration|futime|tte|follow_?up|survival)([_.]?(time|days|weeks|months|years))?|"
-    r"(days|weeks?|months)"
+    r"(.*[_.])?(time|duration|(fu|surv|rec|rfs?|os|pfs|dfs)_?time|tte|follow_?up|survival)"
+    r"([_.]?(in[_.])?(time|days|weeks|months|years))?|lenfol|diff_?days|"
+    r"(days|weeks?|months)|(.*[_.])?days?[_.](to|until)[_.].*"
+)
+# the day of the event, or of the last look: known only afterwards
+EVENT_DAYS = (
+    r"(.*[_.])?(death|died|dead|deceased|event|end|exit|relapse|rec(urrence)?|progression|last|follow_?up|fu|"
+    r"discharge|cens(or(ed|ing)?)?)[_. -]?(da(y|te)|time|seen|contact|visit)"
 )
 YEARS = r"(.*[_. -])?(year|yr)"
 # an identifier of a row or of what the row is about, without saying of what
 NUMBERED = r"(id|uuid|nr|no|number|seqn|pid|record_?id)"
 # numbers that are names: their order and distances say nothing
 CODES = (
-    r"(.*[_. -])?(id|code|zip|zip_?code|post(al)?_?code|plz|icd(9|10)?)|"
+    r".*code\d?|(.*[_. -])?(id|zip|zip_?code|post(al)?_?code|plz|icd(9|10)?)|"
     r".*(unit|store|shop|site|dept|department|school|state|county|district|region|family|household|firm|company|"
     r"village|hospital|clinic|station|branch|bank|product|provider|physician|doctor)_?(id|code)"
 )

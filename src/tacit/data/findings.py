@@ -15,12 +15,8 @@ import numpy as np
 
 from ..errors import BadData
 from ..parameters import nearest, to_line
-from .cell_forms import find_date_format, show_codes, show_form
+from .cell_forms import show_codes, show_form
 from .cells import (
-    DOTTED,
-    FORMS,
-    ISO,
-    TIME,
     has_codes,
     is_unknown,
     kind_of_moment,
@@ -32,8 +28,6 @@ from .cells import (
 )
 from .column_names import (
     CODES,
-    DURATIONS,
-    EVENTS,
     LABELS,
     NEVER_LABELS,
     NUMBERED,
@@ -42,19 +36,20 @@ from .column_names import (
     SITES,
     YEARS,
 )
+from .dropped_rows import as_read
 from .inspection import Inspection
-from .leaks import predict_alone, predict_by_gaps
-from .misspellings import find_misspellings
+from .leak_findings import note_durations, note_leaks
+from .moment_findings import note_moment
 from .recipe import RARE_COUNT, RARE_SHARE, TOO_MANY
 from .sentinels import FEW_VALUES, count_doubtful_zeros, find_sentinels, is_formatted_number
 from .skews import USUAL_ROWS
+from .spelling_findings import note_spellings, note_typos
+from .totals import list_totals
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 EMPTY = 0.95  # a column with more missing values than this has too few values to learn from
-FEWEST_FOR_LEAKS = 20  # rows with a value, without which it says little how well the column predicts
-PERFECT = 0.99  # the AUC, or accuracy, of one column alone above which it probably is the outcome itself
 IMBALANCED = 0.65
 MANY_VALUES = 50  # categories with more values than this have hardly any rows for each
 UNNAMED = r"Unnamed: \d+"  # what the reader calls a column without a name
@@ -79,7 +74,15 @@ def inspect_table(
     for what, name in (("label", label), ("by", by), *(("categories", c) for c in categories)):
         if name is not None and name not in names:
             raise BadData(f"there is no column {name!r} ({what}). {nearest(name, names)}")
-    found = Inspection(label or guess_label(frame), by, least=least)
+    totals, kept = list_totals(frame, by, least)
+    frame = frame[kept].reset_index(drop=True)
+    places = np.flatnonzero(kept)
+    found = Inspection(label or guess_label(frame, by), by, least=least)
+    for finding, values in totals:
+        found.findings.append(finding)
+        if values:
+            found.add("drop_rows", {finding.column: values})
+    frame = frame.assign(**{name: as_read(frame[name]) for name in found.settings.get("drop_rows", {})})
     if label is None:
         found.note(
             *("label", found.label),
@@ -96,21 +99,26 @@ def inspect_table(
                 f"No column of parties was given; {sites[0]!r} looks like one.",
                 "One party for each value; change `by` if it is another.",
             )
-    _inspect_label(frame, found, locate)
-    rows = frame[frame[found.label].notna()]
+    note_spellings(found.label, frame, found)
+    if found.by is not None:
+        note_spellings(found.by, frame, found)
+    _inspect_label(frame, found, lambda place: locate(int(places[place])))
+    rows = frame[frame[found.label].notna()].copy()
     for name in names:
         if name in (found.label, found.by):
             continue
         if name in categories:
+            note_spellings(name, rows, found)
             found.kinds[name] = f"category: {rows[name].nunique()} values"
             found.add("categories", name)
         else:
+            note_spellings(name, rows, found)
             _inspect_column(name, rows[name], found, None if found.by is None else rows[found.by])
     _find_unnamed(names, found)
     _find_few_values(rows, found)
     _find_many_values(rows, found)
-    _find_leaks(rows, found)
-    _find_duration(rows, found)
+    note_leaks(rows, found)
+    note_durations(rows, found)
     if found.by is not None:
         _inspect_parties(rows, found)
     repeated = int(frame.duplicated().sum())
@@ -120,19 +128,21 @@ def inspect_table(
             f"Exact repetitions of other rows: {repeated}.",
             "They are kept; remove them from the file if they are mistakes.",
         )
+    found.table = rows
     return found
 
 
-def guess_label(frame: DataFrame) -> str:
+def guess_label(frame: DataFrame, by: str | None = None) -> str:
     """Return the column that is probably the outcome: by its name, else the last with two values.
 
-    Otherwise it is the last that is not free text, and does not have the name of what identifies people.
+    It is not the column of parties. Otherwise it is the last that is not free text, and does not have the
+    name of what identifies people.
     """
     import pandas as pd
 
-    names = [c for c in map(str, frame.columns) if frame[c].nunique() > 1]
+    names = [c for c in map(str, frame.columns) if frame[c].nunique() > 1 and c != by]
     names = [c for c in names if not re.fullmatch(NEVER_LABELS, c, re.IGNORECASE)] or names
-    names = [c for c in names if not kind_of_moment(frame[c])] or names  # `death_date` is no outcome
+    names = [c for c in names if not _has_dates(frame[c])] or names  # `death_date` is no outcome
     if not names:
         raise BadData("no column has two different values, so there is nothing to learn.")
     named = [c for c in names if re.fullmatch(rf"(.*[_.])?{LABELS}([_.].*)?", c, re.IGNORECASE)]
@@ -151,6 +161,10 @@ def guess_label(frame: DataFrame) -> str:
             f"Name the column to predict with --label: {', '.join(map(repr, names))}."
         )
     return found
+
+
+def _has_dates(column: Series) -> bool:
+    return kind_of_moment(column) is not None or whole_days(column.dropna()) is not None
 
 
 def _inspect_label(frame: DataFrame, found: Inspection, locate: Callable[[int], str]) -> None:
@@ -189,7 +203,10 @@ def _inspect_label(frame: DataFrame, found: Inspection, locate: Callable[[int], 
         if whole and len(counts) <= 20:
             code = _find_unknown_code(known, found)
             advice = (
-                f" If {code[0]} means not known, declare it as missing: two classes are left." if code else ""
+                f" If {code[0]} means not known, declare it as missing, remove `regression`, and set name = "
+                '"logistic" in [model]: two classes are left.'
+                if code
+                else ""
             )
             found.note(
                 *("integer outcome", name),
@@ -217,15 +234,18 @@ def _inspect_label(frame: DataFrame, found: Inspection, locate: Callable[[int], 
             f"{found.majority:.1%} of the rows have the same {name!r}{f', {value[0]!r}' if value else ''}.",
             "An accuracy below that is worse than guessing; judge by the AUC.",
         )
-    _find_typos(name, known, found, "the classes are counted as different")
+    note_typos(name, known, found, "the classes are counted as different")
 
 
 def _find_unknown_code(known: Series, found: Inspection) -> list[int]:
-    """Return [9] if an outcome of two values has a 9 as its third one, which may mean "not known"."""
+    """Return [9], or [-1], if it is beside the two values of an outcome: it may mean "not known"."""
     values = sorted(set(to_numbers(known)))
-    if len(values) != 3 or values[2] not in (9, 99) or values[1] - values[0] != 1:
+    if len(values) != 3:
         return []
-    return found.frequent([int(values[2])], known)
+    for code, first, second in (values[::-1][:1] + values[:2], values):
+        if code in (9, 99, -1, -9, -99) and first in (0, 1) and second - first == 1:
+            return found.frequent([int(code)], known)
+    return []
 
 
 def _inspect_column(name: str, column: Series, found: Inspection, owner: Series | None = None) -> None:
@@ -235,7 +255,7 @@ def _inspect_column(name: str, column: Series, found: Inspection, owner: Series 
     share = 1 - len(known) / max(len(column), 1)
     if share > EMPTY:
         what = f"only {len(known)} of {len(column)} rows have" if len(known) else "no row has"
-        _drop(name, found, "empty", f"{what[0].upper()}{what[1:]} a value of {name!r}.")
+        found.leave_out(name, "empty", f"{what[0].upper()}{what[1:]} a value of {name!r}.")
         return
     distinct = known.nunique()
     if distinct <= 1:
@@ -245,16 +265,16 @@ def _inspect_column(name: str, column: Series, found: Inspection, owner: Series 
             "in all rows" if len(known) == len(column) else f"{quoted}in {len(known)} of {len(column)} rows"
         )
         advice = "" if len(known) == len(column) else "If an empty cell means no, write it in the file."
-        _drop(name, found, "constant", f"{name!r} has one value {what}. {advice}".strip())
+        found.leave_out(name, "constant", f"{name!r} has one value {what}. {advice}".strip())
         return
     if moment := kind_of_moment(column):
-        _inspect_moment(name, column, moment, found)
+        note_moment(name, column, moment, found)
         return
     if pd.api.types.is_numeric_dtype(known) and np.isinf(to_numbers(known)).any():
         known = _declare_infinite(name, column, found)
         distinct = known.nunique()
     if whole_days(known) is not None:
-        _inspect_moment(name, column, "date", found)
+        note_moment(name, column, "date", found)
         return
     is_id_name = re.fullmatch(rf"(.*_)?(id|uuid|nr|mrn|number|{PEOPLE})", name, re.IGNORECASE)
     person = re.fullmatch(f"{PEOPLE}|{NUMBERED}", name, re.IGNORECASE)
@@ -265,7 +285,7 @@ def _inspect_column(name: str, column: Series, found: Inspection, owner: Series 
         what = (
             f"{name!r} differs in every row of a party, and parties share values: each numbers its own rows."
         )
-        _drop(name, found, "identifier", what)
+        found.leave_out(name, "identifier", what)
         return
     if person and 2 * distinct > 0.1 * len(known) and distinct < len(known) and "group" not in found.settings:
         found.settings["group"] = name
@@ -279,9 +299,8 @@ def _inspect_column(name: str, column: Series, found: Inspection, owner: Series 
     if text and distinct > FEW_VALUES and is_formatted_number(known):
         form = show_form(known, found.least)
         what = f"{name!r} has numbers with signs{f', like {form},' if form else ''} which are text."
-        _drop(
+        found.leave_out(
             name,
-            found,
             "formatted numbers",
             f"{what} Write plain numbers in the file, like 1234.5, to use it.",
         )
@@ -292,7 +311,7 @@ def _inspect_column(name: str, column: Series, found: Inspection, owner: Series 
         or (text and distinct > TOO_MANY and 2 * distinct > len(known) and not _is_numeric_text(known))
     ):
         what = f"{name!r} has {distinct} different values in {len(known)} rows: an identifier or free text."
-        _drop(name, found, "identifier", what)
+        found.leave_out(name, "identifier", what)
         if whole and not is_id_name:
             keep = "take it out of `drop`" if found.least == 0 else "list it in `numbers`"
             found.findings[-1] = replace(
@@ -301,7 +320,7 @@ def _inspect_column(name: str, column: Series, found: Inspection, owner: Series 
         return
     if re.fullmatch(PRIVATE, re.sub(r"[ .-]+", "_", name), re.IGNORECASE) and distinct > FEW_VALUES:
         what = f"{name!r} has {distinct} different values and the name of what identifies people."
-        _drop(name, found, "identifier", what)
+        found.leave_out(name, "identifier", what)
         return
     if text and has_codes(column):
         found.kinds[name] = f"category: {distinct} codes"
@@ -317,7 +336,7 @@ def _inspect_column(name: str, column: Series, found: Inspection, owner: Series 
         _inspect_mixed(name, known, found)
     elif text:
         found.kinds[name] = f"category: {distinct} values"
-        _find_typos(name, known, found, "rare ones are read as 'other'")
+        note_typos(name, known, found, "rare ones are read as 'other'")
     elif whole and distinct > 2 and re.fullmatch(CODES, name, re.IGNORECASE):
         found.kinds[name] = f"category: {distinct} codes"
         found.add("categories", name)
@@ -406,42 +425,6 @@ def _declare_infinite(name: str, column: Series, found: Inspection) -> Series:
     return column[~infinite].dropna()
 
 
-def _drop(name: str, found: Inspection, problem: str, text: str) -> None:
-    found.kinds[name] = problem
-    found.add("drop", name)
-    found.note(problem, name, text, "Left out.")
-
-
-def _inspect_moment(name: str, column: Series, moment: str, found: Inspection) -> None:
-    import pandas as pd
-
-    parts = ["hour"] if moment == "time" else ["year", "month", "weekday", "days"]
-    known = column.dropna()
-    is_text = not pd.api.types.is_datetime64_any_dtype(column)
-    form = show_form(known, found.least) if is_text else ""
-    text = f"{name!r} has {moment}s{f', like {form}' if form else ''}."
-    if is_text:
-        values = pd.Series(to_text(known), index=known.index, dtype=str).str.strip()
-        if values.str.fullmatch(f"{ISO}|{DOTTED}").all():
-            if 0 < values.str.fullmatch(DOTTED).sum() < len(values):
-                text += " Some are written like YYYY-MM-DD and some like D.M.YYYY; both are read."
-        elif not values.str.fullmatch(TIME).all():
-            declared = find_date_format(values)
-            if declared is None:
-                what = "It can be read as month/day or day/month, or forms are mixed."
-                _drop(name, found, "date", f"{text} {what} Declare `dates` and `date_formats` to use it.")
-                return
-            found.add("date_formats", {name: declared})
-            text += (
-                f" They have several forms: {declared!r}."
-                if FORMS in declared
-                else f" All of them fit the form {declared!r}."
-            )
-    found.kinds[name] = moment
-    found.add("dates", {name: parts})
-    found.note(moment, name, text, f"Features: {', '.join(parts)}.")
-
-
 def _is_numeric_text(known: Series) -> bool:
     """Whether at least half of the values of a text column are numbers."""
     import pandas as pd
@@ -528,7 +511,10 @@ def _find_many_values(rows: DataFrame, found: Inspection) -> None:
         distinct = rows[name].nunique() if kind.startswith("category") else 0
         if distinct > MANY_VALUES:
             counts = rows[name].value_counts()
-            few = int((counts < max(RARE_COUNT, RARE_SHARE * len(rows))).sum())
+            few = int(((counts < RARE_COUNT) & (counts < RARE_SHARE * len(rows))).sum())
+            if few == distinct:
+                _leave_out_rare(name, distinct, rows, found)
+                continue
             found.note(
                 *("many values", name),
                 f"{name!r} has {distinct} categories; {few} of them are in few rows.",
@@ -537,38 +523,22 @@ def _find_many_values(rows: DataFrame, found: Inspection) -> None:
             )
 
 
-def _find_duration(rows: DataFrame, found: Inspection) -> None:
-    """Find the time until an event beside the event as the label: it is known only afterwards."""
-    if not re.fullmatch(EVENTS, found.label, re.IGNORECASE):
-        return
-    for name in [c for c, kind in found.kinds.items() if kind == "number" and c != found.label]:
-        if re.fullmatch(DURATIONS, name, re.IGNORECASE):
-            found.kinds[name] = "duration"
-            found.add("drop", name)
-            found.settings.get("missing_codes", {}).pop(name, None)
-            found.note(
-                *("duration", name),
-                f"{name!r} may be the time until {found.label!r}, which is known only afterwards.",
-                "Left out; take it out of `drop` if it is known beforehand (survival: tacit stats cox).",
-            )
-
-
-def _find_typos(name: str, known: Series, found: Inspection, treatment: str) -> None:
-    pairs = find_misspellings(known)
-    shown = [
-        f"{value!r} for {meant!r}"
-        for value, meant in pairs
-        if len(found.frequent([value, meant], known)) == 2
-    ]
-    if pairs:
-        words = [", ".join(shown[:5]) + (", …" if len(shown) > 5 else "")] if shown else []
-        if hidden := len(pairs) - len(shown):
-            words.append(f"{hidden} {'value' if hidden == 1 else 'values'} of few rows, not shown")
-        found.note(
-            *("typos", name),
-            f"{name!r} has probable typos: {' and '.join(words)}.",
-            f"Correct them in the file; until then {treatment}.",
-        )
+def _leave_out_rare(name: str, distinct: int, rows: DataFrame, found: Inspection) -> None:
+    """Leave out a column all of whose categories would be "other"; its rows may be of one firm or ward."""
+    settings = found.settings
+    if name in settings.get("categories", ()):
+        settings["categories"].remove(name)
+    found.findings[:] = [f for f in found.findings if f.column != name]
+    found.leave_out(
+        *(name, "rare values"),
+        f"{name!r} has {distinct} categories, each of them in few rows: all would be read as 'other'.",
+    )
+    advice = "Shorten the codes in the file (the first digits) to use it."
+    proposal = ""
+    if "group" not in settings and 2 * distinct < len(rows):
+        advice += " If it says whose a row is, its rows can stay together in every split."
+        proposal = to_line("group", name)
+    found.findings[-1] = replace(found.findings[-1], treatment=f"Left out. {advice}", proposal=proposal)
 
 
 def _inspect_parties(rows: DataFrame, found: Inspection) -> None:
@@ -583,10 +553,16 @@ def _inspect_parties(rows: DataFrame, found: Inspection) -> None:
             f"{gaps} of {len(rows)} rows have no {found.by!r}, so they belong to no party.",
             "They are left out.",
         )
-    _find_typos(found.by, values.dropna(), found, "they are parties of their own")
+    note_typos(found.by, values.dropna(), found, "they are parties of their own")
     sizes = values.dropna().value_counts()
     small = sizes[sizes < USUAL_ROWS]
-    if len(small):
+    if len(small) == len(sizes) > 1:  # merged, they would be one party, and none could be left out
+        found.note(
+            *("tiny parties", found.by),
+            f"All {len(sizes)} parties have fewer than {USUAL_ROWS} rows, the largest {sizes.iloc[0]}.",
+            "Each is a party; a coarser column (a region instead of a city) makes larger ones.",
+        )
+    elif len(small):
         found.settings |= {"min_rows": USUAL_ROWS, "small": "merge"}
         names = found.show(to_text(small.index.to_series()).tolist(), values.dropna())
         found.note(
@@ -601,44 +577,8 @@ def _inspect_parties(rows: DataFrame, found: Inspection) -> None:
             found.note(
                 *("one class", found.by),
                 f"{len(single)} of {len(sizes)} parties {'has' if len(single) == 1 else 'have'} one value of "
-                f"{found.label!r} only: {', '.join(map(repr, single))}.",
+                f"{found.label!r} only: {found.show(single, values)}.",
                 "Kept; such a party's update shows the label of its rows, and its own AUC is not defined.",
-            )
-
-
-def _find_leaks(rows: DataFrame, found: Inspection) -> None:
-    """Find columns that alone predict the label (nearly) perfectly."""
-    skipped = {*found.settings.get("drop", ()), found.settings.get("group"), found.label, found.by}
-    target = rows[found.label]
-    for name in [c for c in rows.columns if c not in skipped]:
-        codes = found.settings.get("missing_codes", {}).get(name, ())
-        column = without_codes(rows[name], codes)
-        both = column.notna()
-        score, what = 0.0, ""
-        if both.sum() >= FEWEST_FOR_LEAKS:
-            score, what = predict_alone(column[both], target[both], found.label, found.labels)
-        gaps = predict_by_gaps(both, target, found.label, found.labels)
-        if max(score, gaps[0]) >= PERFECT:
-            by_gaps = gaps[0] > score
-            score, what = gaps if by_gaps else (score, what)
-            for value in set(found.labels or ()) - set(found.frequent(found.labels or (), target)):
-                what = what.replace(f"the {found.label!r} {value!r}", f"a class of {found.label!r}")
-            found.add("drop", name)
-            for key in ("dates", "date_formats", "missing_codes"):
-                found.settings.get(key, {}).pop(name, None)
-            if name in found.settings.get("categories", ()):
-                found.settings["categories"].remove(name)
-            found.kinds[name] = "leakage suspect"
-            measure = "a correlation" if found.labels is None else "an AUC"
-            subject = f"Whether {name!r} is missing" if by_gaps else repr(name)
-            found.findings[:] = [
-                f for f in found.findings if f.column != name or f.problem == "missing values"
-            ]
-            found.note(
-                *("leakage", name),
-                f"{subject} alone predicts {what} with {measure} of {score:.3f}: it is probably known only "
-                "after the outcome, or is the outcome.",
-                "Left out; take it out of `drop` if it is known beforehand.",
             )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from .cells import code_texts, to_text
 
 if TYPE_CHECKING:
-    from pandas import Series
+    from pandas import DataFrame, Series
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,16 @@ class Inspection:
     labels: list[str] | None = None  # None: a regression
     majority: float = 0.0
     least: int = 0
+    table: DataFrame | None = None  # the rows that were inspected, with declared spellings
 
     def note(self, problem: str, column: str, text: str, treatment: str, proposal: str = "") -> None:
         self.findings.append(Finding(problem, column, text, treatment, proposal))
+
+    def leave_out(self, name: str, problem: str, text: str) -> None:
+        """Drop a column, and note why."""
+        self.kinds[name] = problem
+        self.add("drop", name)
+        self.note(problem, name, text, "Left out.")
 
     def frequent(self, values: Sequence[Any], column: Series) -> list[Any]:
         """Return those of some values that may be quoted: at least `least` rows have them."""
@@ -75,4 +82,5 @@ class Inspection:
 def keep_frequent(values: Sequence[Any], column: Series, least: int) -> list[Any]:
     """Return those of some values that at least `least` rows of a column have."""
     counts: dict[str, int] = dict(zip(*np.unique(to_text(column.dropna()), return_counts=True)))
-    return [v for v, text in zip(values, code_texts(list(values))) if counts.get(text, 0) >= least]
+    texts = code_texts(list(values))
+    return [v for v, text in zip(values, texts) if max(counts.get(w, 0) for w in (text, str(v))) >= least]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pandas import Series
 
 CODES = 20  # a number with more values than this is not a list of codes
+EXACT = 0.9999  # the R² of two columns above which the outcome is their sum, mean or difference
 FEWEST = 5  # rows of a class, without which its AUC says little
 
 
@@ -47,6 +48,29 @@ def predict_alone(
         as_text = column.astype(str)
         return max(predict_alone(as_text, target, name, labels), _largest_auc(x, None, target, name, labels))
     return _largest_auc(x, levels, target, name, labels)
+
+
+def predict_together(columns: Mapping[str, Series], target: Series) -> tuple[str, str, float] | None:
+    """Return two numbers of which a linear function is the outcome, and R²; None if there are none.
+
+    An outcome that is the mean of two scores, or the difference of two weights, is known with them.
+    """
+    names = list(columns)
+    z = np.stack([*(to_numbers(columns[name]) for name in names), to_numbers(target)], axis=1)
+    z = z[np.isfinite(z).all(axis=1)]
+    if len(z) < CODES or len(names) < 2:
+        return None
+    spread = z.std(axis=0)
+    kept = np.flatnonzero(spread[:-1] > 0)
+    if spread[-1] == 0 or len(kept) < 2:
+        return None
+    r = np.corrcoef(z[:, [*kept, -1]], rowvar=False)
+    inner, outer = r[:-1, :-1], r[:-1, -1]
+    left = 1 - inner**2  # what one of a pair has beside the other
+    explained = outer[:, None] ** 2 + outer[None] ** 2 - 2 * outer[:, None] * outer[None] * inner
+    both = np.where(left > 1e-6, explained / np.maximum(left, 1e-6), 0.0)
+    a, b = np.unravel_index(both.argmax(), both.shape)
+    return (names[kept[a]], names[kept[b]], float(both[a, b])) if both[a, b] >= EXACT else None
 
 
 def predict_by_gaps(

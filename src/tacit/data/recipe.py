@@ -37,6 +37,7 @@ from .cells import (
     to_text,
     without_codes,
 )
+from .spellings import check_spellings, respell
 from .table_files import DECIMAL_COMMA, find_decimal_comma
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class Recipe:
 
     `dates` names the parts of each date or time that become features: "year", "month", "weekday", "hour",
     "days" or "days since 2015-01-01"; month, weekday and hour become sine and cosine. `missing_codes` are
-    values that mean "missing", such as -9999. `scaling` is "standard", "robust" (median and quartiles),
+    values that mean "missing", such as -9999; `spellings` say which value is meant by another one, such as
+    {"ill": {"Y": "yes"}}. `scaling` is "standard", "robust" (median and quartiles),
     "quantile" (rank) or "none", for all numbers or by column. `winsorize` clips numbers at their 1% and 99%
     quantiles: "always", "none", or "auto" where tails are heavy; for a regression 24 times as far out. A
     missing number becomes the mean (or median, `impute`), and a missing category all zeros; the indicator
@@ -82,6 +84,7 @@ class Recipe:
     dates: dict[str, tuple[str, ...]] = field(default_factory=dict)
     date_formats: dict[str, str] = field(default_factory=dict)
     missing_codes: dict[str, tuple[float | str, ...]] = field(default_factory=dict)
+    spellings: dict[str, dict[str, str]] = field(default_factory=dict)
     scaling: str | dict[str, str] = "standard"
     winsorize: str = "auto"
     impute: str = "mean"
@@ -153,11 +156,13 @@ class Recipe:
             ("missing", self.missing),
             ("date_formats", self.date_formats),
             ("missing_codes", self.missing_codes),
+            ("spellings", self.spellings),
         ):
             known = self.dates if key == "date_formats" else seen
             for name in names:
                 if name not in known:
                     problems.append(f"{key} names {name!r}, which is not declared. {_near(name, known)}")
+        problems += check_spellings(self.spellings)
         for key, values in (("mean", self.mean), ("std", self.std), ("fill", self.fill)):
             if values is not None and len(values) != len(self.numeric):
                 problems.append(
@@ -179,16 +184,18 @@ class Recipe:
         *,
         dates: Mapping[str, Sequence[str]] | None = None,
         missing_codes: Mapping[str, Sequence[float | str]] | None = None,
+        spellings: Mapping[str, Mapping[str, str]] | None = None,
         **declared: Any,
     ) -> Recipe:
         """Infer the layout of a table from its values. One error names all columns that must be declared."""
         codes = {str(k): tuple(v) for k, v in (missing_codes or {}).items()}
+        spelled = {str(k): dict(v) for k, v in (spellings or {}).items()}
         parts = {str(k): tuple(v) for k, v in (dates or {}).items()}
         numbers, kinds, missing = [], {}, []
         many: dict[str, np.ndarray] = {}
         problems: list[str] = []
         for name in map(str, frame.columns):
-            column = without_codes(frame[name], codes.get(name, ()))
+            column = respell(without_codes(frame[name], codes.get(name, ())), spelled.get(name, {}))
             if column.isna().any():
                 missing.append(name)
             if name in parts:
@@ -228,7 +235,8 @@ class Recipe:
             )
         if problems:
             raise BadData("\n".join(problems))
-        found = cls(tuple(numbers), kinds, tuple(missing), fit, dates=parts, missing_codes=codes, **declared)
+        declared |= {"dates": parts, "missing_codes": codes, "spellings": spelled}
+        found = cls(tuple(numbers), kinds, tuple(missing), fit, **declared)
         found.check()
         return found
 
@@ -243,7 +251,7 @@ class Recipe:
             key: None if (values := getattr(self, key)) is None else tuple(values[i] for i in places)
             for key in ("mean", "std", "fill")
         }
-        for key in ("categories", "date_formats", "missing_codes", "limits", "knots", "rare"):
+        for key in ("categories", "date_formats", "missing_codes", "spellings", "limits", "knots", "rare"):
             rest[key] = {name: value for name, value in getattr(self, key).items() if name != column}
         return replace(
             self,
@@ -257,26 +265,30 @@ class Recipe:
         )
 
     def column_of(self, frame: DataFrame, name: str) -> Series:
-        """Return a column of a table; codes that mean "missing" are missing values."""
-        return without_codes(frame[name], self.missing_codes.get(name, ()))
+        """Return a column of a table as declared: codes that mean "missing", and spellings."""
+        return respell(
+            without_codes(frame[name], self.missing_codes.get(name, ())), self.spellings.get(name, {})
+        )
 
     def raw(self, frame: DataFrame) -> np.ndarray:
         """Return numbers and parts of dates as float64, [row, feature], as they are; NaN where missing."""
         parts = [np.zeros((len(frame), 0))]
         for name in self.numbers:
             column = self.column_of(frame, name)
-            if not is_number(name, column):
+            if not _has_numbers(name, column):
                 if example := find_decimal_comma(column):
                     raise BadData(f"column {name!r}: {DECIMAL_COMMA.format(example)}")
                 wrong = column[column.notna() & np.isnan(to_numbers(column))]
+                example = str([*wrong, *column.dropna()][0])
+                where = f" in {show_row(column.index.get_loc(wrong.index[0]))}" if len(wrong) else ""
                 raise BadData(
-                    f"the recipe declares {name!r} as a number; the table contains text, e.g. "
-                    f"{str([*wrong, *column.dropna()][0])!r}. Correct these cells, or leave them empty if "
-                    "they are missing."
+                    f"the recipe declares {name!r} as a number; the table contains text, e.g. {example!r}"
+                    f"{where}. Correct these cells, or leave them empty if they are missing."
                 )
             parts.append(to_numbers(column)[:, None])
         for name, features in self.dates.items():
-            moments = to_moments(name, self.column_of(frame, name), self.date_formats.get(name))
+            column, form = self.column_of(frame, name), self.date_formats.get(name)
+            moments = to_moments(name, column, form, can_declare=not self.is_fitted)
             parts.append(date_features(moments, features))
         return np.concatenate(parts, axis=1)
 
@@ -463,6 +475,15 @@ class Recipe:
         return recipe
 
 
+def _has_numbers(name: str, column: Series) -> bool:
+    """Whether a declared number has no other cells. Raises BadData if it has an infinite one."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_datetime64_any_dtype(column):
+        return is_number(name, column)
+    return not (column.notna().to_numpy() & np.isnan(to_numbers(column))).any()
+
+
 def _check_types(recipe: Recipe) -> None:
     """Raise ValueError unless the values, which were read from a file or a message, are a recipe's."""
 
@@ -492,6 +513,7 @@ def _check_types(recipe: Recipe) -> None:
         **{k: (v := getattr(r, k)) is None or is_list(v, is_finite) for k in ("mean", "std", "fill")},
         "date_formats": is_table(r.date_formats, is_text),
         "missing_codes": is_table(r.missing_codes, lambda v: is_list(v, is_code)),
+        "spellings": is_table(r.spellings, lambda v: is_table(v, is_text)),
         "scaling": is_text(r.scaling) or is_table(r.scaling, is_text),
         "limits": is_table(r.limits, lambda v: is_list(v, is_finite) and len(v) == 2 and v[0] <= v[1]),
         "knots": is_table(

@@ -11,7 +11,9 @@ from .cells import to_numbers
 if TYPE_CHECKING:
     from pandas import Series
 
-SENTINELS = (-9999, -999, -99, -9, -1, 99, 999, 9999, 99999, 999999)
+# surveys have several beside each other: refused, does not know, does not apply
+SENTINELS: tuple[int, ...] = (-9999, -9998, -9997, -999, -998, -997, -99, -98, -97, -9, -8, -7, -1)
+SENTINELS += (97, 98, 99, 997, 998, 999, 9997, 9998, 9999, 99999, 999999)
 FEW_VALUES = 10  # a whole number with so few different values may be a code
 FAR = 3  # spreads between other values and a code like 999 that a tail hardly reaches
 # 1,234.50 and 1.234,50 and 1 234; a currency or % before or after; 12 kg
@@ -39,7 +41,7 @@ def find_sentinels(column: Series, doubtful: bool = False) -> list[float | int]:
         low, high = rest.min(), rest.max()
         wide = max(high - low, 1e-12)
         gap = low - code if code < low else code - high if code > high else 0.0
-        only_negative = code < 0 <= low and code in (-1, -9, -99, -999, -9999) and abs(code) > 1
+        only_negative = code < -1 and low >= 0
         far = gap > wide or (only_negative and gap > 0.1 * wide and (values == code).sum() > 1)
         unclear = far and code > high and gap <= FAR * wide
         if far and unclear == doubtful:

@@ -385,6 +385,11 @@ class ByColumn(Skew):
             values[absent] = self.missing_party
         names, counts = np.unique(values[values != ""].astype(str), return_counts=True)
         few = names[counts < self._least]
+        if 1 < len(few) == len(names):  # merged they would be one party, and left out none
+            raise BadData(
+                f"{dataset.name}: all {len(names)} parties have fewer than {self._least} rows, the largest "
+                f"has {counts.max()}. Use a smaller min_rows, or a column with fewer values."
+            )
         if len(few) and self.small == "refuse":
             raise BadData(
                 f"{dataset.name}: {len(few)} of {len(names)} parties have fewer than {self._least} rows: "

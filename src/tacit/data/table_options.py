@@ -27,6 +27,8 @@ class TableOptions(TypedDict, total=False):
     dates: Mapping[str, Sequence[str]] | None
     date_formats: Mapping[str, str] | None
     missing_codes: Mapping[str, Sequence[float | str]] | None
+    spellings: Mapping[str, Mapping[str, str]] | None
+    drop_rows: Mapping[str, Sequence[float | str]] | None
     missing_label: str
     scaling: str | Mapping[str, str]
     winsorize: str
@@ -52,6 +54,8 @@ DEFAULTS: dict[str, Any] = {
     "dates": None,
     "date_formats": None,
     "missing_codes": None,
+    "spellings": None,
+    "drop_rows": None,
     "missing_label": "refuse",
     "scaling": "standard",
     "winsorize": "auto",
@@ -69,7 +73,7 @@ DEFAULTS: dict[str, Any] = {
     "test_fraction": 0.2,
     "seed": 0,
 }
-ENCODING = ("dates", "date_formats", "missing_codes", "scaling", "winsorize", "impute", "unseen")
+ENCODING = ("dates", "date_formats", "missing_codes", "spellings", "scaling", "winsorize", "impute", "unseen")
 MISSING_LABEL = ("refuse", "drop")
 
 

@@ -24,6 +24,7 @@ from ..parameters import bad, nearest, propose
 from ..protocols.sum_steps import ideal
 from .arrays import from_arrays, select_rows, split_test_set
 from .cells import is_counter, to_text, without_codes
+from .dropped_rows import check_drop_rows, without_rows
 from .federation import Dataset, Federation, Rows, check_fraction, check_whole
 from .holding import draw_people, draw_rows, is_drawn
 from .joined_tables import PARTY, join_tables, name_files
@@ -33,6 +34,7 @@ from .pipeline import Pipeline, PipelinePreparation
 from .preparation import Preparation
 from .private_preparation import PrivatePreparation
 from .recipe import TOO_MANY, Recipe, check_fit
+from .spellings import check_spellings, respell_columns
 from .table_files import read_table
 from .table_options import MISSING_LABEL, TableOptions, resolve_options, takes_table_options
 from .vertical import Columns
@@ -231,8 +233,10 @@ def from_frame(
     `label` is the column to predict: a number with more than two values is a regression, unless
     `regression=False` or `labels` (the classes, in their order) say otherwise; rows without one are refused,
     or left out with `missing_label="drop"`. `groups` say where a row came from and are not features. Columns
-    in `drop` are left out; those in `categories` are categories even if they look like numbers. `dates`,
-    `date_formats`, `missing_codes`, `scaling`, `winsorize`, `impute` and `unseen` are those of a `Recipe`.
+    in `drop` are left out; those in `categories` are categories even if they look like numbers. `drop_rows`
+    leaves out rows that have one of these values in a column ({"patient": ["Total"]}), and `spellings` say
+    which value is meant by another one, also of the label and of parties. `dates`, `date_formats`,
+    `missing_codes`, `scaling`, `winsorize`, `impute` and `unseen` are those of a `Recipe`.
     `fit` is "federated" (statistics of all parties' training rows by sums), "party" (each party's own),
     "pooled", "none", or a `Recipe`. With `fit_epsilon` (and `fit_delta`) the federated statistics have noise,
     and `bounds` declares the range of every number. Any column can be given to `.by(…)`.
@@ -261,6 +265,8 @@ def from_frame(
     check_fit(name, o["fit"])
     if o["missing_label"] not in MISSING_LABEL:
         raise bad(name, "missing_label", o["missing_label"], f"one of {', '.join(map(repr, MISSING_LABEL))}")
+    if problems := [*check_spellings(o["spellings"] or {}), *check_drop_rows(o["drop_rows"] or {})]:
+        raise BadData("\n".join(f"{name}: {problem}" for problem in problems))
     time = o["time"] or (next(iter(o["dates"] or ()), None) if o["test_after"] else None)
     if o["test_after"] is not None and time is None:
         raise BadParameter(f"{name}: test_after needs the column of the time. Pass time=….")
@@ -268,6 +274,12 @@ def from_frame(
     frame = frame.rename(columns=str).reset_index(drop=True)
     extra = frame.iloc[:0] if test is None else test.rename(columns=str).reset_index(drop=True)
     notes: list[str] = []
+    drop_rows = {str(k): v for k, v in (o["drop_rows"] or {}).items()}
+    frame, extra = (without_rows(f, drop_rows) for f in (frame, extra))
+    spellings = {str(k): v for k, v in (o["spellings"] or {}).items()}
+    frame, extra = (respell_columns(f, spellings) for f in (frame, extra))
+    if not len(frame):
+        raise BadData(f"{name}: drop_rows leaves out every row. Leave some in.")
     if label is not None and (codes := (o["missing_codes"] or {}).get(label)):
         frame, extra = (f.assign(**{label: without_codes(f[label], codes)}) for f in (frame, extra))
     if label is not None and o["missing_label"] == "drop":
@@ -295,6 +307,7 @@ def from_frame(
                 o["fit"],
                 dates={k: v for k, v in (o["dates"] or {}).items() if str(k) in features},
                 missing_codes={k: v for k, v in (o["missing_codes"] or {}).items() if str(k) in features},
+                spellings={k: v for k, v in spellings.items() if k in features},
                 date_formats={
                     str(k): v for k, v in (o["date_formats"] or {}).items() if str(k) in (o["dates"] or {})
                 },
@@ -436,8 +449,9 @@ def _check_columns(
         if str(column) not in known
     ]
     absent += [
-        f"{name}: there is no column {str(column)!r} (missing_codes). {nearest(str(column), known)}"
-        for column in options["missing_codes"] or ()
+        f"{name}: there is no column {str(column)!r} ({key}). {nearest(str(column), known)}"
+        for key in ("missing_codes", "spellings", "drop_rows")
+        for column in options[key] or ()
         if str(column) not in known
     ]
     if absent:
@@ -590,7 +604,11 @@ def from_frames(
 
 
 def _declared(options: Mapping[str, Any]) -> list[str]:
-    return [str(c) for key in ("categories", "dates", "missing_codes") for c in options.get(key) or ()]
+    return [
+        str(c)
+        for key in ("categories", "dates", "missing_codes", "spellings", "drop_rows")
+        for c in options.get(key) or ()
+    ]
 
 
 def _text_columns(label: str | int | None, options: Mapping[str, Any]) -> set[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..data.cells import is_unknown, show_row, without_codes
+from ..data.cells import is_unknown, show_row
 from ..data.findings import inspect_table
 from ..data.inspection import Finding, Inspection, keep_frequent
 from ..data.joined_tables import PARTY, join_tables, name_files
@@ -28,7 +28,7 @@ from ..data.table_files import (
 )
 from ..data.thousands import find_thousands
 from ..errors import BadData
-from ..parameters import propose_lines, to_line
+from ..parameters import propose_lines, to_key, to_line
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -45,14 +45,16 @@ EXPLAINS = {
     "missing_label": ("missing outcome",),
     "drop": (
         *("identifier", "empty", "constant", "leakage", "duration", "columns differ"),
-        *("formatted numbers", "thousands"),
+        *("formatted numbers", "thousands", "rare values"),
     ),
     "categories": ("leading zeros", "many digits", "mixed", "codes"),
     "group": ("several rows of one person",),
     "missing_party": ("missing party",),
     "min_rows": ("tiny parties",),
     "dates": ("date", "time"),
-    "missing_codes": ("sentinel", "mixed", "infinite"),
+    "missing_codes": ("sentinel", "mixed", "infinite", "impossible dates", "stand-in dates"),
+    "spellings": ("spellings",),
+    "drop_rows": ("totals",),
     "encoding": ("encoding",),
     "decimal": ("decimal",),
 }
@@ -269,10 +271,13 @@ def _simulated(paths: list[str], frame: DataFrame, found: Inspection) -> dict[st
 def _layout(frame: DataFrame, found: Inspection) -> dict[str, Any]:
     """Return [data] of a job for real parties: the columns and categories of each party's file."""
     given = found.settings
-    treatment = "Correct them in every file; until then they are values of their own, or 'other' if rare."
+    treatment = (
+        "Correct them in every file, or agree on `spellings`; until then they are values of their own, or "
+        "'other' if rare."
+    )
     _replace_treatment(found, "typos", treatment)
-    outcomes = without_codes(frame[found.label], given.get("missing_codes", {}).get(found.label, ()))
-    rows = frame[outcomes.notna()]  # those that were inspected
+    assert found.table is not None
+    rows = found.table
     hidden = {found.label, found.by, PARTY, given.get("group"), *given.get("drop", ())}
     names = [c for c in map(str, frame.columns) if c not in hidden]
     codes = {k: v for k, v in given.get("missing_codes", {}).items() if k in names}
@@ -297,9 +302,11 @@ def _layout(frame: DataFrame, found: Inspection) -> dict[str, Any]:
             k: list(v) for k, v in codes.items() if k not in recipe.categories or k in categories
         },
     }
-    for key in ("group", "missing_label"):
+    for key in ("group", "missing_label", "drop_rows"):
         if key in given:
             layout[key] = given[key]
+    if spelled := {k: v for k, v in given.get("spellings", {}).items() if k in (found.label, *categories)}:
+        layout["spellings"] = spelled
     if "min_rows" in given:  # nobody has the rows of two parties, so none can be merged
         layout |= {"min_rows": given["min_rows"], "small": "drop"}
         treatment = 'They contribute no rows (small = "drop"), and receive the model.'
@@ -339,7 +346,7 @@ def _without_rare_codes(frame: DataFrame, found: Inspection) -> dict[str, list[A
             )
         else:
             continue
-        for problem in ("sentinel", "mixed", "infinite"):
+        for problem in EXPLAINS["missing_codes"]:
             _replace_treatment(found, problem, treatment, name)
     return {k: v for k, v in kept.items() if v}
 
@@ -395,7 +402,11 @@ def _write(settings: Mapping[str, Any], found: Inspection, paths: list[str], rea
         about = [] if key == "date_formats" else _about(key, value if column is None else [column], found)
         if column is not None:
             about = [f for f in about if f.column == column]
-        lines += [*_comments(about), to_line(key, value, column)]
+        lines += _comments(about)
+        if isinstance(value, dict):  # a line for each, so that others can be added
+            lines += [to_line(f"{key}.{to_key(str(column))}", v, k) for k, v in value.items()]
+        else:
+            lines.append(to_line(key, value, column))
     model = "linear" if found.labels is None else "logistic"
     lines += ["", "[model]", f'name = "{model}"']  # without [train], the defaults for tables apply
     return "\n".join(lines) + "\n"
@@ -437,5 +448,5 @@ def _comments(findings: Sequence[Finding]) -> list[str]:
     lines: list[str] = []
     for f in findings:
         lines += textwrap.wrap(str(f), 108, initial_indent="# ", subsequent_indent="#   ")
-        lines += [f"# {f.proposal}"] if f.proposal else []
+        lines += [f"# {line}" for line in f.proposal.splitlines()]
     return lines

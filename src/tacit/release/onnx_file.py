@@ -14,14 +14,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.cells import float_texts
+from ..data.cells import code_texts, float_texts
 from ..data.recipe import OTHER, RANKS
 from ..engine.members import Members, members_of
 from ..errors import BadParameter, MissingExtra
@@ -113,10 +113,12 @@ class Graph:
             numbers.append(self.number(recipe, k, name, x, missing[name]))
         for name, values in recipe.categories.items():
             x = self.input(name, kinds.STRING)
-            words = ["", *(_word(c) for c in recipe.missing_codes.get(name, ()))]
+            codes = recipe.missing_codes.get(name, ())
+            words = ["", *dict.fromkeys((*code_texts(codes), *(c for c in codes if isinstance(c, str))))]
             words += float_texts(words).values()
             missing[name] = self.any_of(x, words)
-            flags.append(self.category(values, recipe.rare.get(name, ()), x, missing[name]))
+            spelled = recipe.spellings.get(name, {})
+            flags.append(self.category(values, recipe.rare.get(name, ()), x, missing[name], spelled))
         flags += [self.op("Cast", missing[name], to=kinds.FLOAT) for name in recipe.missing]
         parts = [self.op("Cast", n, to=kinds.FLOAT) for n in numbers] + flags
         self.result = self.op("Concat", *parts, axis=1)
@@ -151,19 +153,32 @@ class Graph:
         start, base, rise = (self.op("Gather", self.constant(v), piece) for v in (starts, bases, slopes))
         return self.op("Add", self.op("Mul", rise, self.op("Sub", x, start)), base)
 
-    def category(self, values: Sequence[str], rare: Sequence[str], x: str, missing: str) -> str:
+    def category(
+        self,
+        values: Sequence[str],
+        rare: Sequence[str],
+        x: str,
+        missing: str,
+        spellings: Mapping[str, str],
+    ) -> str:
         """One-hot, [rows, values]; rare and unknown values are at "other", if that is a category."""
         kinds = self.onnx.TensorProto
         zero = self.op("And", missing, self.op("Not", missing))
-        own, floats = [v for v in values if v not in rare and v != OTHER], float_texts(values)
+        floats = float_texts(values)
+        own = {v: [v, *filter(None, [floats.get(v)])] for v in values if v not in rare and v != OTHER}
+        own = {
+            v: [*(w for w in words if w not in spellings), *(w for w, m in spellings.items() if m in words)]
+            for v, words in own.items()
+        }
         here = {
-            v: self.op("And", self.any_of(x, [v, *filter(None, [floats.get(v)])]), self.op("Not", missing))
-            for v in own
+            v: self.op("And", self.any_of(x, words), self.op("Not", missing))
+            for v, words in own.items()
+            if words
         }
         if OTHER in values and OTHER not in rare:
             known = missing
-            for v in own:
-                known = self.op("Or", known, here[v])
+            for v in here.values():
+                known = self.op("Or", known, v)
             here[OTHER] = self.op("Not", known)
         columns = [here.get(v, zero) for v in values]
         return self.op("Cast", self.op("Concat", *columns, axis=1), to=kinds.FLOAT)
@@ -320,7 +335,3 @@ def _number(code: Any) -> float | None:
         return float(code)
     except (TypeError, ValueError):
         return None
-
-
-def _word(code: Any) -> str:
-    return str(int(code)) if isinstance(code, float) and code.is_integer() else str(code).strip()

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ... import data as datasets
+from ...data.dropped_rows import check_drop_rows, without_rows
 from ...data.federation import Federation, Holdings, Rows
 from ...data.inputs import Inputs, Stored
 from ...data.labels import to_target
@@ -21,6 +22,7 @@ from ...data.pipeline import Pipeline
 from ...data.private_preparation import PrivatePreparation
 from ...data.recipe import Recipe
 from ...data.skews import USUAL_ROWS
+from ...data.spellings import check_spellings, respell
 from ...data.subgroups import Subgroups
 from ...data.table_files import check_reading, read_header, read_table, reading_in
 from ...data.table_options import MISSING_LABEL
@@ -50,6 +52,8 @@ class TableLayout:
     dates: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: the parts that are used
     date_formats: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: such as "%d/%m/%Y"
     missing_codes: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: values
+    spellings: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: {written: meant}
+    drop_rows: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: values of such rows
     scaling: str | dict[str, str] = "standard"  # "standard", "robust", "quantile" or "none", or by column
     winsorize: str = "auto"  # "auto", "always" or "none"
     impute: str = "mean"  # "mean" or "median"
@@ -94,6 +98,8 @@ class TableLayout:
                 "rows of two of them, so none can be merged. Use small = 'drop', or let small sites join "
                 "their files before they become a party."
             )
+        if problems := [*check_spellings(self.spellings), *check_drop_rows(self.drop_rows)]:
+            raise BadJob("\n".join(f"[data]: {p}" for p in problems))
         if self.missing_label not in MISSING_LABEL:
             raise bad("[data]", "missing_label", self.missing_label, " or ".join(map(repr, MISSING_LABEL)))
         if self.small not in SMALL:
@@ -129,6 +135,8 @@ class AgreedTable(NamedTuple):
     small: str
     private: tuple[float, float, dict[str, tuple[float, float]]] | None  # fit_epsilon, fit_delta and bounds
     drops_unlabeled: bool  # whether rows without an outcome are left out
+    spellings: dict[str, str]  # of the label
+    drop_rows: dict[str, list[Any]]  # by column, values of rows that are left out
 
     @property
     def inputs(self) -> list[str]:
@@ -164,6 +172,7 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
         dates={k: tuple(v) if isinstance(v, list) else v for k, v in sorted(layout.dates.items())},
         date_formats=dict(layout.date_formats),
         missing_codes={k: tuple(v) if isinstance(v, list) else (v,) for k, v in layout.missing_codes.items()},
+        spellings={k: dict(v) for k, v in layout.spellings.items() if k != layout.label},
         scaling=layout.scaling,
         winsorize=layout.winsorize,
         impute=layout.impute,
@@ -173,6 +182,13 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
         recipe.check()
     except (BadData, TypeError, AttributeError) as error:
         raise BadJob("\n".join(f"[data]: {line}" for line in str(error).splitlines())) from None
+    values = {**recipe.categories, layout.label: tuple(layout.labels)}
+    for name, spellings in layout.spellings.items():
+        if name in values and (unknown := [m for m in spellings.values() if m not in values[name]]):
+            raise BadJob(
+                f"[data]: spellings of {name!r} name {unknown[0]!r}, which is not one of its values. Known: "
+                f"{', '.join(values[name])}."
+            )
     if not recipe.columns:
         raise BadJob(
             "[data]: there are neither numbers, dates nor categories, so there is nothing to learn from. "
@@ -205,6 +221,8 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
         layout.small,
         _read_private(table, layout, recipe),
         layout.missing_label == "drop",
+        dict(layout.spellings.get(layout.label, {})),
+        dict(layout.drop_rows),
     )
     if agreed.private is not None:
         try:
@@ -410,6 +428,13 @@ def read_party_table(
             f"{file}: there is no column {label!r}, the label of this job. {nearest(label, known)}",
             outside=f"its file has no column {label!r}",
         )
+    if absent := [c for c in agreed.drop_rows if c not in known]:
+        raise BadData(
+            f"{file}: there is no column {absent[0]!r} (drop_rows). {nearest(absent[0], known)}",
+            outside=f"its file has no column {absent[0]!r}",
+        )
+    frame = without_rows(frame, agreed.drop_rows)
+    frame = frame.assign(**{label: respell(frame[label], agreed.spellings)})
     if agreed.drops_unlabeled:
         frame = frame[frame[label].notna()].reset_index(drop=True)
     if not len(frame):
