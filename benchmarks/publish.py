@@ -284,7 +284,9 @@ def collect(work: list[tuple[str, int]], args: argparse.Namespace, names: list[s
                 figures.setdefault((line["table"], line["generator"]), {})[line["seed"]] = line["figures"]
     left = {(t, s): [n for n in names if s not in figures.get((t, n), {})] for t, s in work}
     with ProcessPoolExecutor(args.jobs) as pool:
-        futures = {pool.submit(run_table, t, args.rows, s, who): (t, s) for (t, s), who in left.items() if who}
+        futures = {
+            pool.submit(run_table, t, args.rows, s, who): (t, s) for (t, s), who in left.items() if who
+        }
         for future in as_completed(futures):
             table, seed = futures[future]
             for who, values in future.result():
@@ -366,7 +368,9 @@ def main() -> None:
     print(f"{'':20}{'':32}" + "".join(f"{h:>13}" for h in HEADS), flush=True)
     known = tables()
     chosen = {
-        n: min(args.rows, len(frame) // 2) for n, (frame, _) in known.items() if not args.only or n in args.only
+        n: min(args.rows, len(frame) // 2)
+        for n, (frame, _) in known.items()
+        if not args.only or n in args.only
     }
     figures = collect([(t, seed) for seed in range(args.seeds) for t in chosen], args, names)
     written = show_means(figures, chosen, names)
