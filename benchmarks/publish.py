@@ -160,8 +160,10 @@ def boosted_auc(train: pd.DataFrame, y: pd.Series, test: pd.DataFrame, truth: pd
     from sklearn.metrics import roc_auc_score
 
     def encode(frame: pd.DataFrame) -> pd.DataFrame:
-        levels = {c: sorted(set(train[c].dropna()) | set(test[c].dropna())) for c in frame if c in text}
-        return frame.assign(**{c: pd.Categorical(frame[c], levels[c]) for c in levels})
+        frame = frame.copy()
+        for c in text:
+            frame[c] = pd.Categorical(frame[c], sorted(set(train[c].dropna()) | set(test[c].dropna())))
+        return frame
 
     if y.nunique() < 2:
         return 0.5  # the generator lost one of the classes
@@ -236,7 +238,9 @@ def fill_missing(made: pd.DataFrame, train: pd.DataFrame, seed: int) -> tuple[pd
     return made, missing / made.size
 
 
-def run_table(name: str, rows: int, seed: int, names: list[str]) -> list[tuple[str, list[float]]]:
+def run_table(
+    name: str, rows: int, seed: int, names: list[str], attacks: bool
+) -> list[tuple[str, list[float]]]:
     """Return the figures of each generator on one draw of a table's rows."""
     torch.set_num_threads(1)
     frame, target = tables()[name]
@@ -266,7 +270,8 @@ def run_table(name: str, rows: int, seed: int, names: list[str]) -> list[tuple[s
             made, missing[who] = fill_missing(made, train, seed)
             made.to_parquet(folder / f"made-{len(results)}.parquet")
             results[who] = classify(train, made, holdout, target)
-        judged = run(JUDGES, "judge_work.py", str(folder), str(len(results)), target)["figures"]
+        options = [] if attacks else ["--no-attacks"]
+        judged = run(JUDGES, "judge_work.py", str(folder), str(len(results)), target, *options)["figures"]
         assert isinstance(judged, list)
     return [
         (who, [quality, *classified, *risks, missing[who], times[who]])
@@ -285,9 +290,13 @@ def collect(work: list[tuple[str, int]], args: argparse.Namespace, names: list[s
     left = {(t, s): [n for n in names if s not in figures.get((t, n), {})] for t, s in work}
     with ProcessPoolExecutor(args.jobs) as pool:
         futures = {
-            pool.submit(run_table, t, args.rows, s, who): (t, s) for (t, s), who in left.items() if who
+            pool.submit(run_table, t, args.rows, s, who, not args.no_attacks): (t, s)
+            for (t, s), who in left.items()
+            if who
         }
         for future in as_completed(futures):
+            if future.exception():  # do not work on the others for nothing
+                pool.shutdown(wait=False, cancel_futures=True)
             table, seed = futures[future]
             for who, values in future.result():
                 figures.setdefault((table, who), {})[seed] = values
@@ -302,6 +311,8 @@ def collect(work: list[tuple[str, int]], args: argparse.Namespace, names: list[s
 
 def show(mean: float, error: float | None, digits: int = 3, sign: str = "") -> str:
     """Show a figure without leading zeros, and its standard error if there is one."""
+    if np.isnan(mean):
+        return "–"
     text = f"{mean:{sign}.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
     return text.replace("0.", ".") if digits == 3 else text
 
@@ -351,6 +362,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="draws of rows, and seeds of generators")
     parser.add_argument("--only", nargs="+", help="names of tables")
     parser.add_argument("--generators", nargs="+", help="names of generators")
+    parser.add_argument("--no-attacks", action="store_true", help="without Anonymeter, which takes most time")
     parser.add_argument("--against", default="MOSTLY AI", help="generator that differences are shown to")
     parser.add_argument("--jobs", type=int, default=1, help="tables worked on at the same time")
     parser.add_argument("--keep", type=Path, help="file of figures: what it has is not measured again")
