@@ -9,7 +9,7 @@ import torch
 
 from tacit import data
 from tacit.config import job
-from tacit.data.cells import to_moments
+from tacit.data.cells import to_moments, with_columns
 from tacit.data.conformance import check_dataset, check_federation
 from tacit.data.people import _hold_out_shared, hold_out_people
 from tacit.data.recipe import Recipe
@@ -405,3 +405,11 @@ def test_subgroups_are_those_of_the_rows_that_remain_where_rows_without_a_party_
     at = (fed.rows.x[:, place].numpy() - 0.5).astype(int)
     assert len(at) < len(frame)
     assert [group.values[0][k] for k in group.codes[:, 0]] == frame["zip"][at].tolist()
+
+
+def test_columns_may_be_called_self_and_the_table_stays_as_it_was():
+    frame = pd.DataFrame({"self": [1.0, 2.0], "b": [3, 4]}, index=[7, 8])
+    out = with_columns(frame, {"self": [5, 6], "new": frame["b"] + 1})
+    assert out.to_dict("list") == {"self": [5, 6], "b": [3, 4], "new": [4, 5]}
+    assert list(out.index) == [7, 8]
+    assert frame.to_dict("list") == {"self": [1.0, 2.0], "b": [3, 4]}
