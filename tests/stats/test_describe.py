@@ -320,3 +320,10 @@ def test_bad_input_has_one_clear_error(call, match):
 def test_infinite_numbers_are_refused():
     with pytest.raises(BadData, match="'x' has infinite values"):
         tacit.stats.describe({"a": pd.DataFrame({"x": [np.inf]}), "b": pd.DataFrame({"x": [1.0]})})
+
+
+def test_a_private_table_may_have_a_column_called_self():
+    """`DataFrame.assign(**columns)` fails for it: surveys have a column for the self-employed."""
+    frames = {name: pd.DataFrame({"self": np.arange(100.0)}) for name in ("a", "b")}
+    described = tacit.stats.describe(frames, bounds={"self": (0, 100)}, epsilon=1.0)
+    assert "self" in str(described)

@@ -11,10 +11,12 @@ import torch
 
 from tacit import synth
 from tacit.errors import BadData, BadParameter
+from tacit.synth import argn
 from tacit.synth.argn import _draw_cells
 from tacit.synth.autoregressive import (
     CellSampler,
     ColumnNetwork,
+    NetworkTrainer,
     draw_first,
     equalize,
     pick,
@@ -182,6 +184,51 @@ def test_training_ends_when_held_out_rows_no_longer_improve():
     with torch.no_grad():
         fit = float(net(x, torch.from_numpy(visible_columns(np.zeros(4, dtype=bool)))).mean())
     assert fit > 4 * np.log(3) - 0.15  # independent columns have no more to learn: the noise is not memorized
+
+
+def test_a_dependence_in_few_rows_among_columns_of_noise_is_learned():
+    """An untrained network that knew the frequencies of held-out rows looked better than any trained one."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(250, 8)).round(3), columns=[f"n{k}" for k in range(8)])
+    frame["a"] = rng.choice(["x", "y"], 250)
+    frame["b"] = np.where(rng.random(250) < 0.9, frame["a"], np.where(frame["a"] == "x", "y", "x"))
+    made = synth.ARGN(device="cpu").fit(frame).sample(2000)
+    assert (made["a"] == made["b"]).mean() > 0.75  # independent: .5; the rows: .9
+
+
+class Scripted:
+    """A trainer whose held-out rows have the given losses after 0, 1, 2, … epochs."""
+
+    def __init__(self, losses):
+        self.losses, self.epochs = losses, 0
+
+    def epoch(self):
+        self.epochs += 1
+        return 1.0
+
+    def evaluate(self, held_out):
+        return self.losses[self.epochs]
+
+
+def test_cross_validation_weighs_folds_by_their_rows_and_ends_after_the_best_epoch():
+    """Means of 3 and 1 rows: (3·4 + 8) / 4 = 5, then 4, 3, 3.5, 4: the best is after epoch 2, and two more end it."""
+    first, second = Scripted([4, 4, 3, 4, 4, 0]), Scripted([8, 4, 3, 2, 4, 0])
+    folds = [(first, torch.zeros(3, 1)), (second, torch.zeros(1, 1))]
+    best, history = argn.cross_validate(folds, 100, 2, lambda event: None)
+    assert best == 2
+    assert [row["held_out"] for row in history] == [4, 3, 3.5, 4]
+    assert first.epochs == second.epochs == 4
+
+
+def test_with_few_rows_the_network_is_trained_on_all_of_them(monkeypatch):
+    trained = []
+    epoch = NetworkTrainer.epoch
+    monkeypatch.setattr(NetworkTrainer, "epoch", lambda self: trained.append(len(self.codes)) or epoch(self))
+    frame = pd.DataFrame({"a": ["x", "y"] * 50, "b": ["x", "y"] * 50})
+    synth.ARGN(device="cpu", epochs=6).fit(frame, dependencies=False)
+    assert trained == [75] * 24 + [100] * 6
+    assert [synth.ARGN().choose_dropout(n) for n in (2999, 3000)] == [0.5, 0.1]
+    assert synth.ARGN(dropout=0.2).choose_dropout(999) == 0.2
 
 
 def test_conditions_on_later_columns_are_met_without_rejecting_rows(fitted):

@@ -159,7 +159,10 @@ def test_limits_are_judged_by_hand():
 
 def test_bad_options_are_refused():
     frame = patients(200, 0)
+    with pytest.raises(BadData, match="expected a pandas DataFrame, got Cart"):
+        synth.release(synth.Cart(), frame)
     for options, words in (
+        ({"generator": synth.Cart}, "a generator like synth.Cart"),
         ({"holdout": 1.5}, "holdout"),
         ({"limits": synth.ReleaseLimits(membership=0.3)}, "membership"),
         ({"colour": 1}, "floor, person, protect and dependencies"),

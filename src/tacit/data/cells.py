@@ -7,7 +7,7 @@ a time of day is refused, with the declaration that settles it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..parameters import propose
 from .table_files import CODE, DECIMAL_COMMA
 
 if TYPE_CHECKING:
-    from pandas import Series
+    from pandas import DataFrame, Series
 
 DATE_PARTS = ("year", "month", "weekday", "hour", "days")
 CYCLES = {"month": 12, "weekday": 7, "hour": 24}  # encoded as sine and cosine: December is next to January
@@ -34,6 +34,17 @@ SLASHED = r"(\d{1,2}[/-]\d{1,2}[/-]\d{2,4}|\d{4}/\d{1,2}/\d{1,2})( \d{1,2}:\d{2}
 MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"  # 3-Mar-2015, March 3, 2015
 NAMED = rf"(?i:\d{{1,2}}[- ]{MONTH}[- ]\d{{2,4}}|{MONTH} \d{{1,2}},? \d{{4}})( \d{{1,2}}:\d{{2}}.*)?"
 DAY = r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])"  # written as a number: 20150301
+
+
+def with_columns(frame: DataFrame, columns: Mapping[str, Any]) -> DataFrame:
+    """Return the frame with these columns added or replaced.
+
+    `DataFrame.assign(**columns)` fails for a column called "self", as in surveys of the self-employed.
+    """
+    frame = frame.copy(deep=False)
+    for name, values in columns.items():
+        frame[name] = values
+    return frame
 
 
 def show_row(place: int) -> str:

@@ -206,10 +206,11 @@ class NetworkTrainer:
         """Return the mean −log p of rows: half in the order of the table, half in a few other orders."""
         self.network.eval()
         total = 0.0
-        for part in codes.split(BLOCK):
-            total += float(self.network.forward_parts([(part, self.table_order)]).sum())
-            for order in self.other_orders:
-                total += float(self.network.forward_parts([(part, order)]).sum()) / ORDERS
+        for part in codes.split(BLOCK // (1 + ORDERS)):
+            orders = [self.table_order, *self.other_orders]
+            losses = self.network.forward_parts([(part, order) for order in orders])
+            sums = losses.unflatten(0, (len(orders), -1)).sum(dim=1)
+            total += float(sums[0] + sums[1:].mean())
         return total / (2 * len(codes))
 
     def scale_rate(self, factor: float) -> None:

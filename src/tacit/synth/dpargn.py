@@ -50,7 +50,6 @@ class DPARGN(Autoregressive, AdaptiveGenerator):
     even: bool = flag(True, doc=EVEN)
 
     device = "cpu"  # no parameters
-    dropout = 0.0
 
     def learn_private(
         self, frame: pd.DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch

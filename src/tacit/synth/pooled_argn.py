@@ -42,7 +42,9 @@ class PooledARGN(Pooled):
         )
         codes = self.cells.encode(pooled)
         with torch_seed(generator.seed, CPU):
-            self.network = generator.build_network(self.cells, generator.layer_width(self.rows))
+            self.network = generator.build_network(
+                self.cells, generator.layer_width(self.rows), generator.choose_dropout(self.rows)
+            )
             self.network.set_frequencies(
                 [np.bincount(codes[:, i], minlength=s) for i, s in enumerate(self.cells.sizes)]
             )

@@ -34,7 +34,7 @@ from .privacy import COPIES, DENSITY, INFERENCE, LINKING, MEMBERSHIP
 from .scores import MetricScore
 from .shadows import EXPOSED, RELEASED, SHADOW, SHADOWS, attack_with_shadows, check_shadows
 from .singling import SINGLING, UNIVARIATE
-from .table import Table
+from .table import Table, check_columns
 
 HOLDOUT = 0.2  # share of the people held out: the attacks' reference
 
@@ -147,6 +147,9 @@ def release(
     `fit`: floor, person, protect and dependencies. Raises ReleaseRefused if an attack exceeds its limit.
     """
     generator = Cart() if generator is None else generator
+    check_columns(frame)
+    if not isinstance(generator, Generator):
+        raise bad("release", "generator", type(generator).__name__, "a generator like synth.Cart()")
     check(generator)
     limits = check(limits or ReleaseLimits())
     check_shadows(shadows, "release")

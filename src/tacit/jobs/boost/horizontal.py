@@ -16,7 +16,7 @@ from ...boost.private_program import DEPTH, PRIVATE_OBJECTIVES, PrivateBoostProg
 from ...boost.program import Boosted, BoostProgram
 from ...boost.result import BoostResult
 from ...config.boost import LEAVES, BoostConfig
-from ...data.cells import code_texts, without_codes
+from ...data.cells import code_texts, with_columns, without_codes
 from ...data.federation import Federation
 from ...errors import BadData, BadParameter
 from ...parameters import bad, check, nearest
@@ -106,7 +106,7 @@ def read_tables(fed: Any, owner: str) -> tuple[dict[str, pd.DataFrame], str, dic
     table = fed.source.table
     recipe, frame = table.recipe, table.frame
     coded = {c: v for c, v in recipe.missing_codes.items() if c in frame.columns}
-    frame = frame.assign(**{c: without_codes(frame[c], codes) for c, codes in coded.items()})
+    frame = with_columns(frame, {c: without_codes(frame[c], codes) for c, codes in coded.items()})
     frames = {
         name: frame.iloc[np.sort(fed.train.of(k).numpy())].reset_index(drop=True)
         for k, name in enumerate(fed.parties)

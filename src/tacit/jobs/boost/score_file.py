@@ -12,6 +12,7 @@ import pandas as pd
 from ...boost.bins import Feature
 from ...boost.scorecard import Scorecard, is_scorecard, load_scorecard
 from ...boost.xgboost_json import load
+from ...data.cells import with_columns
 from ...data.recipe import Recipe
 from ...errors import BadData
 from ...parameters import bad
@@ -79,4 +80,4 @@ def _recipe(features: Sequence[Feature]) -> Recipe:
 def _typed(frame: pd.DataFrame, recipe: Recipe) -> pd.DataFrame:
     """Return the table with its numbers as numbers; text among them is refused."""
     numbers = recipe.raw(frame)
-    return frame.assign(**{name: numbers[:, k] for k, name in enumerate(recipe.numbers)})
+    return with_columns(frame, {name: numbers[:, k] for k, name in enumerate(recipe.numbers)})

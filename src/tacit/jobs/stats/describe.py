@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
+from ...data.cells import with_columns
 from ...errors import BadData
 from ...parameters import bad, propose
 from ...parties.ledger import Ledger
@@ -140,7 +141,7 @@ def declare_numbers(frames: Mapping[str, pd.DataFrame], bounds: Any) -> dict[str
     """Return tables whose columns with declared bounds are numbers, whatever one row holds."""
     names = bounds if isinstance(bounds, Mapping) else {}
     return {
-        party: frame.assign(**{c: to_numbers(frame[c]) for c in frame.columns if c in names})
+        party: with_columns(frame, {c: to_numbers(frame[c]) for c in frame.columns if c in names})
         for party, frame in frames.items()
     }
 

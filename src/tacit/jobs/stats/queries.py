@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config import toml
-from ...data.cells import without_codes
+from ...data.cells import with_columns, without_codes
 from ...data.table_files import check_reading, reading_in
 from ...errors import BadJob
 from ...parameters import bad, choice, from_fields, real
@@ -144,4 +144,4 @@ def read_rows(path: str | Path, data: DataOptions, program: Any = None) -> Any:
         table = read_table(path, text=True, separator=data.separator, encoding=data.encoding, least_rows=0)
         table = table if data.decimal != "," else table.apply(with_points)
     coded = {name: codes for name, codes in data.missing_codes.items() if name in table.columns}
-    return table.assign(**{name: without_codes(table[name], codes) for name, codes in coded.items()})
+    return with_columns(table, {name: without_codes(table[name], codes) for name, codes in coded.items()})

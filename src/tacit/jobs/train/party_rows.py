@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ... import data as datasets
+from ...data.cells import with_columns
 from ...data.dropped_rows import check_drop_rows, without_rows
 from ...data.federation import Federation, Holdings, Rows
 from ...data.inputs import Inputs, Stored
@@ -363,7 +364,7 @@ class PartyTable:
         rows, labels = self.frame.iloc[train.numpy()], self.agreed.labels
         if labels is None:
             return rows
-        return rows.assign(**{self.agreed.label: [labels[k] for k in self.y[train].tolist()]})
+        return with_columns(rows, {self.agreed.label: [labels[k] for k in self.y[train].tolist()]})
 
     def fit_alone(self) -> Pipeline:
         """Return the pipeline with declared statistics or, without these, with this party's own."""

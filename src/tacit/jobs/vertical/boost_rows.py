@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ...boost.rows import read_label
-from ...data.cells import code_texts, without_codes
+from ...data.cells import code_texts, with_columns, without_codes
 from ...data.federation import Dataset
 from ...data.vertical import Columns, Vertical
 from ...errors import BadData
@@ -109,7 +109,7 @@ def _from_columns(tables: Mapping[str, Columns], holder: str, objective: str) ->
         frame = c.frame.reset_index(drop=True)
         if c.recipe is not None:
             codes = {k: v for k, v in c.recipe.missing_codes.items() if k in frame.columns}
-            frame = frame.assign(**{k: without_codes(frame[k], v) for k, v in codes.items()})
+            frame = with_columns(frame, {k: without_codes(frame[k], v) for k, v in codes.items()})
             kept[who] = {k: code_texts(v) for k, v in codes.items()}
         frames[who] = frame
         categories[who] = [k for k in c.recipe.categories if k in frame] if c.recipe else []

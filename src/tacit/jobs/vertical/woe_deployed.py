@@ -20,6 +20,7 @@ from ...boost.scorecard import column_from_dict, column_to_dict, describe_column
 from ...boost.woe_bins import WoeColumn
 from ...config.vertical import read_parties
 from ...config.vertical_woe import VerticalWoeConfig, WoeParty, first_bins
+from ...data.cells import with_columns
 from ...data.recipe import Recipe
 from ...data.table_files import read_table, reading_in, write_table
 from ...data.thousands import refuse_thousands
@@ -205,7 +206,7 @@ def _read_private(
         table.drop(columns=entry["id"]).astype(object),
         Recipe((*declared.bounds, *declared.cuts), levels),
     )
-    frame = cells.assign(**{entry["id"]: table[entry["id"]].astype(str)})[wanted]
+    frame = with_columns(cells, {entry["id"]: table[entry["id"]].astype(str)})[wanted]
     notes: list[str] = []
     if label:
         frame, notes = keep_declared(frame, label, outcomes, who)
