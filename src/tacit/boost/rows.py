@@ -52,8 +52,11 @@ def draw(hashes: np.ndarray, seed: int, what: int, share: float) -> np.ndarray:
     return np.asarray((mix(hashes ^ salt) >> np.uint64(11)) < np.uint64(round(share * 2**53)))
 
 
-def read_label(frame: pd.DataFrame, label: str, labels: Sequence[str]) -> np.ndarray:
-    """Return the class of each row as a number, or its value if there are no classes."""
+def read_label(frame: pd.DataFrame, label: str, labels: Sequence[str], advice: str = "") -> np.ndarray:
+    """Return the class of each row as a number, or its value if there are no classes.
+
+    `advice` ends the error about a class that is not among `labels`.
+    """
     column = frame[label]
     if column.isna().any():
         raise BadData(
@@ -69,7 +72,7 @@ def read_label(frame: pd.DataFrame, label: str, labels: Sequence[str]) -> np.nda
     if unknown:
         raise BadData(
             f"the label {label!r} has the value {unknown[0]!r}, which is not one of the agreed classes: "
-            f"{', '.join(map(repr, labels))}.",
+            f"{', '.join(map(repr, labels))}.{advice}",
             outside=f"its label {label!r} has values that are not among the agreed classes",
         )
     return np.asarray(np.array(found, dtype=np.float64)[codes])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...boost.agreement import Terms
+from ...boost.agreement import LEVEL_ROWS, Terms, frequent_levels
 from ...boost.bins import MOST_LEVELS, refuse_cells, refuse_dates, refuse_mixed
 from ...boost.objectives import Custom
 from ...boost.private_program import DEPTH, PRIVATE_OBJECTIVES, PrivateBoostProgram
@@ -22,7 +22,7 @@ from ...errors import BadData, BadParameter
 from ...parameters import bad, check, nearest
 from ...parties.ledger import Ledger
 from ...stats import level_sketch
-from ...stats.columns import holds_numbers, is_number, known_values, text_of
+from ...stats.columns import _natural, holds_numbers, is_number, known_values, text_of
 from ...stats.tables import check_columns, check_frames, tables_of
 from ..stats.run import run_sums
 
@@ -76,23 +76,16 @@ def _note_left_out(
             "date, to use them."
         )
     if config.epsilon is None and not isinstance(config.categories, Mapping):
-        for name, levels in terms.levels.items():
-            if name != config.label and len(levels) <= MOST_LEVELS:
-                found = {text_of(v) for f in frames.values() for v in known_values(f[name])}
-                if len(found) > MOST_LEVELS and not levels:
-                    notes.append(
-                        f"{name!r} is not used: each of its {len(found)} values is in one row, as in a "
-                        "column of ids, free text, or dates written as text."
-                    )
-                elif len(found) > MOST_LEVELS:
-                    which = (
-                        f"the {len(levels)} most frequent"
-                        if len(levels) == MOST_LEVELS
-                        else (f"the {len(levels)} that more than one row has")
-                    )
-                    notes.append(
-                        f"{name!r} has {len(found)} levels: {which} are used, and all others count as one."
-                    )
+        least = terms.min_level_rows
+        for name in terms.categorical:
+            found, known = _texts_of(frames, name), _found_levels(frames, name, least)
+            used = terms.levels.get(name, known)
+            if used and len(used) < len(found):
+                which = f"of which a party has {least} rows" if len(used) == len(known) else "most frequent"
+                notes.append(
+                    f"{name!r} has {len(found)} levels: the {len(used)} {which} are used, and all others "
+                    "count as one."
+                )
     return notes
 
 
@@ -164,10 +157,15 @@ def make_terms(config: BoostConfig, frames: Mapping[str, pd.DataFrame]) -> Terms
     levels = _texts(categories) if isinstance(categories, Mapping) else {}
     labels = tuple(text_of(v) for v in config.labels or ())
     terms = declared_terms(config, columns, categorical, levels, labels)
-    if terms.sketched and _count_levels(frames, terms) > level_sketch.MOST:
-        # more than a sum can find: taken from the tables, which this process holds
-        found = {c: _most_frequent(frames, c) for c in terms.sketched}
-        labels = found.pop(config.label, labels)
+    if config.epsilon is None and config.label in terms.sketched:
+        classes = _texts_of(frames, config.label)
+        if len(_found_levels(frames, config.label, config.min_level_rows)) < len(classes):
+            # a class with few rows everywhere: taken from the tables, which this process holds
+            terms = declared_terms(config, columns, categorical, levels, tuple(classes))
+    found = {c: _found_levels(frames, c, config.min_level_rows) for c in terms.sketched}
+    if sum(map(len, found.values())) > level_sketch.MOST:  # more than a sum can find
+        labels = found.pop(config.label, terms.labels)
+        found = {c: _most_frequent(frames, c, known) for c, known in found.items()}
         terms = declared_terms(config, columns, categorical, {**levels, **found}, labels)
     return terms
 
@@ -208,6 +206,7 @@ def declared_terms(
         cuts,
         config.bins,
         _codes(config),
+        config.min_level_rows,
     )
 
 
@@ -245,21 +244,26 @@ def _is_numeric(column: pd.Series) -> bool:
     return is_number(column) or pd.api.types.is_bool_dtype(column.dtype) or holds_numbers(column)
 
 
-def _count_levels(frames: Mapping[str, pd.DataFrame], terms: Terms) -> int:
-    return sum(len({text_of(v) for f in frames.values() for v in known_values(f[c])}) for c in terms.sketched)
+def _texts_of(frames: Mapping[str, pd.DataFrame], column: str) -> list[str]:
+    """Return all levels of a column, in order."""
+    return sorted({text_of(v) for f in frames.values() for v in known_values(f[column])}, key=_natural)
 
 
-def _most_frequent(frames: Mapping[str, pd.DataFrame], column: str) -> tuple[str, ...]:
-    """Return the levels of a column that the trees use.
+def _found_levels(frames: Mapping[str, pd.DataFrame], column: str, least: int) -> tuple[str, ...]:
+    """Return the levels that a sum over parties finds, in order."""
+    found = {level for f in frames.values() for level in frequent_levels(f[column], least)}
+    return tuple(sorted(found, key=_natural))
 
-    Of more than the limit, a level of one row is none of them: the saved model lists the levels, and those
-    of a column of ids are people.
-    """
+
+def _most_frequent(
+    frames: Mapping[str, pd.DataFrame], column: str, found: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return those of the found levels that a feature can have."""
+    if len(found) <= MOST_LEVELS:
+        return found
     counts = pd.concat([f[column].dropna().map(text_of) for f in frames.values()]).value_counts()
-    if len(counts) > MOST_LEVELS:
-        counts = counts[counts > 1]
-    by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))  # ties whatever the parties
-    return tuple(sorted(level for level, _ in by_count[:MOST_LEVELS]))
+    by_count = sorted(found, key=lambda level: (-int(counts[level]), level))  # ties whatever the parties
+    return tuple(sorted(by_count[:MOST_LEVELS], key=_natural))
 
 
 def check_rows(frames: Mapping[str, pd.DataFrame], terms: Terms, owner: str = OWNER) -> None:
@@ -342,6 +346,7 @@ NOT_PRIVATE = {
     "held_out": None,
     "early_stopping": None,
     "min_party_rows": 1,
+    "min_level_rows": LEVEL_ROWS,
 }
 
 
@@ -405,6 +410,13 @@ def conclude(program: Any, found: Boosted, ledger: Ledger, parties: int) -> Boos
         notes.append(
             f"Nodes in which a party has fewer than {program.min_party_rows} rows were found without them."
         )
+    if isinstance(program, BoostProgram):
+        notes += [
+            f"{feature.name!r} is not used: no party has {program.about.min_level_rows} rows with one of its "
+            "values, as in a column of ids, free text, or dates written as text. Levels can be declared."
+            for feature in found.model.bins.features
+            if feature.levels == ()
+        ]
     return BoostResult(
         found.model,
         ledger,

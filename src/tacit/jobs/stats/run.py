@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import secrets
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,7 +35,7 @@ from ...protocols import secagg, sum_of_all, sum_program
 from ...protocols.checked_sums import OPENED, TAGS
 from ...protocols.step_vectors import shorten
 from ...protocols.sum_program import KeptAnswers, SumProgram, SumStep
-from ...protocols.sum_steps import count_words
+from ...protocols.sum_steps import ByParty, count_words
 from ...protocols.summing import MaskedVector
 from ...runtimes.choose import allowed_runtimes, choose_runtime
 from ...runtimes.inprocess import InProcess
@@ -43,7 +43,7 @@ from ...runtimes.processes import Processes
 from ...stats.privacy import Private
 from ...stats.tables import check_frames, to_plain
 from ..threads import one_blas_thread
-from .contract import SumContract, is_checked
+from .contract import SumContract, count_checked
 from .parties import Departures, coordinator, member, party
 
 R = TypeVar("R")
@@ -149,7 +149,7 @@ def _simulate(
 ) -> R:
     """Compute the ideal function, and record the messages that parties would have exchanged."""
     counting = _Counting(program, len(frames), stage)
-    value: R = sum_program.ideal(counting, frames if pooled is None else {"all": pooled})
+    value: R = sum_program.ideal(counting, frames, pooled)
     everyone = f"each of {len(frames)} parties"
     ledger.record(
         SERVER, everyone, MaskedVector, count=counting.steps * len(frames), bytes=counting.up, how="ideal"
@@ -180,8 +180,10 @@ class _Counting:
         self.program, self.parties, self.stage = program, parties, stage
         self.max_steps, self.bound, self.local = program.max_steps, program.bound, program.local
         self.length = program.length
+        by_party = program.is_by_party if isinstance(program, ByParty) else None
+        self.is_by_party: Callable[[int], bool] = by_party or (lambda step: False)
         self.steps = self.numbers = self.up = self.down = 0
-        self.tags = TAGS if stage.threshold == 1 and is_checked(program, parties) else 0
+        self.checked = count_checked(program, parties) if stage.threshold == 1 else 0
         self.last: sum_program.Down = {}  # what the last step was sent
         self.before = 0  # numbers in the last sum, which is sent with the next step
         # by the length of a vector, whether it is the first, and whether it is of words
@@ -193,7 +195,8 @@ class _Counting:
         down = next(steps)
         while True:
             total = yield down
-            self._count(down, len(total), None if self.tags else count_words(self.program, self.steps, down))
+            words = None if self.steps < self.checked else count_words(self.program, self.steps, down)
+            self._count(down, len(total), words)
             try:
                 down = steps.send(total)
             except StopIteration as end:
@@ -230,13 +233,13 @@ class _Counting:
     def _count(self, down: sum_program.Down, length: int, words: int | None) -> None:
         session = bytes(sum_program.SESSION_BYTES)
         vectors = dict(down)
-        if self.tags and self.steps:
+        if 0 < self.steps <= self.checked:
             vectors[OPENED] = torch.zeros(self.before, dtype=torch.int64)
         continues = self.steps and self.stage.threshold == 1
         shorter, kept = shorten(self.last, vectors) if continues else (vectors, {})
         self.last = vectors
         sent = self._size(SumStep(self.steps, session, session, shorter, kept))
-        self.before = length + self.tags
+        self.before = length + (TAGS if self.steps < self.checked else 0)
         sent_up = self.before if words is None else words
         self.steps += 1
         self.numbers += length
