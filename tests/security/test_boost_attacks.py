@@ -400,6 +400,8 @@ def test_a_server_cannot_lower_the_rows_that_a_level_needs():
         check_policy(BoostPolicy(), BoostConfig(label="ill", min_level_rows=1))
     with pytest.raises(QueryRefused, match="min_level_rows is 2, and this party requires 5"):
         check_policy(BoostPolicy(min_level_rows=5), BoostConfig(label="ill"))
+    declared = BoostConfig(label="ill", min_level_rows=1, labels=["no", "yes"], categories={"id": ["a", "b"]})
+    check_policy(BoostPolicy(), declared)
     with pytest.raises(QueryRefused, match="min_level_rows = 1, and this party's policy requires 2"):
         check_least(StatsPolicy(), {"min_level_rows": 1})
 

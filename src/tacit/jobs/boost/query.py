@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...boost.agreement import LEVEL_ROWS
+from ...boost.agreement import CLASSES, LEVEL_ROWS
 from ...boost.result import BoostResult
 from ...config import toml
 from ...config.boost import BoostConfig
@@ -129,11 +129,18 @@ def read_policy(kit: Path | None) -> BoostPolicy:
     return from_fields(toml.read(place).get(WORD, {}), BoostPolicy, f"{place}, {WORD}", "a policy has no key")
 
 
+def _finds_levels(options: BoostConfig) -> bool:
+    """Return whether a job has levels or classes that it does not declare."""
+    has_classes = options.objective in CLASSES and options.labels is None
+    return has_classes or (bool(options.categories) and not isinstance(options.categories, Mapping))
+
+
 def check_policy(policy: BoostPolicy, options: BoostConfig) -> None:
     """Raise QueryRefused with all that the owner does not allow. Noise makes small nodes harmless."""
     problems = []
     if options.epsilon is None:
-        for name in ("min_party_rows", "min_rows", "min_level_rows"):
+        floors = ("min_party_rows", "min_rows", *(["min_level_rows"] if _finds_levels(options) else []))
+        for name in floors:
             if getattr(options, name) < getattr(policy, name):
                 problems.append(
                     f"{name} is {getattr(options, name)}, and this party requires {getattr(policy, name)}"
