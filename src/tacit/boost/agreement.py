@@ -25,7 +25,7 @@ from ..parameters import propose
 from ..protocols.sum_steps import Down, read_vector
 from ..stats import level_sketch
 from ..stats.bounded_design import leave_out
-from ..stats.columns import _natural, known_values, numbers, text_of
+from ..stats.columns import _natural, numbers, text_of
 from ..stats.declared import read_declared, to_numbers
 from ..stats.recall import recall
 from ..stats.tables import check_columns
@@ -271,15 +271,12 @@ def local(
 ) -> np.ndarray:
     """Return what a party's training rows contribute before the first tree."""
     if stage == "levels":
-        if (
-            terms.sketched[-1:] == (terms.label,)
-            and len(known_values(table[terms.label])) > level_sketch.MOST
-        ):
-            raise _too_many_levels(terms, len(terms.sketched) - 1)
+        counted = {name: count_levels(table[name]) for name in terms.sketched}
+        if len(counted.get(terms.label, ())) > level_sketch.MOST:
+            raise _too_many_levels(terms, len(counted) - 1)
+        least = terms.min_level_rows
         found = [
-            (k, level)
-            for k, name in enumerate(terms.sketched)
-            for level in frequent_levels(table[name], terms.min_level_rows)
+            (k, text) for k, name in enumerate(counted) for text, n in counted[name].items() if n >= least
         ]
         try:
             return level_sketch.encode(found)
@@ -304,16 +301,19 @@ def local(
     return np.concatenate([[int(train.sum())], cells])
 
 
-def frequent_levels(column: pd.Series, least: int) -> list[str]:
-    """Return the levels that so many rows of this table have: only these may leave a party.
+def count_levels(column: pd.Series) -> dict[str, int]:
+    """Return the levels of a column of one party, and how many rows have each.
 
-    A count over all parties would have to be opened to be compared, with that of every rare value.
+    A level leaves the party only if it has enough rows. A count over all parties would have to be opened to
+    be compared with a floor, and with it those of all rare values.
     """
+    codes, values = pd.factorize(column)
+    rows = np.bincount(codes[codes >= 0], minlength=len(values)).tolist()
     counts: dict[str, int] = {}
-    for value, count in column.value_counts().items():
+    for value, count in zip(values, rows):
         name = text_of(value)
-        counts[name] = counts.get(name, 0) + int(count)
-    return [name for name, count in counts.items() if count >= least]
+        counts[name] = counts.get(name, 0) + count
+    return counts
 
 
 def read_levels(terms: Terms, down: Down) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...boost.agreement import LEVEL_ROWS, Terms, frequent_levels
+from ...boost.agreement import LEVEL_ROWS, Terms, count_levels
 from ...boost.bins import MOST_LEVELS, refuse_cells, refuse_dates, refuse_mixed
 from ...boost.objectives import Custom
 from ...boost.private_program import DEPTH, PRIVATE_OBJECTIVES, PrivateBoostProgram
@@ -22,7 +22,7 @@ from ...errors import BadData, BadParameter
 from ...parameters import bad, check, nearest
 from ...parties.ledger import Ledger
 from ...stats import level_sketch
-from ...stats.columns import _natural, holds_numbers, is_number, known_values, text_of
+from ...stats.columns import _natural, holds_numbers, is_number, text_of
 from ...stats.tables import check_columns, check_frames, tables_of
 from ..stats.run import run_sums
 
@@ -42,21 +42,22 @@ def train_horizontal(fed: Any, options: Mapping[str, Any], runtime: Any, guard: 
     frames, label, defaults = read_tables(fed, OWNER)
     config = check(BoostConfig(**{**({"label": label} if label else {}), **defaults, **options}), OWNER)
     frames = mask_codes(frames, config)
-    terms = make_terms(config, frames)
+    counts = LevelCounts(frames)
+    terms = make_terms(config, frames, counts)
     check_rows(frames, terms)
     pooled = None
     if runtime == "cohort" and config.min_party_rows == 1 and config.epsilon is None:
         pooled = pd.concat(list(frames.values()), ignore_index=True)
     custom = None
     if callable(config.objective):
-        if runtime != "cohort":
+        if runtime != "cohort":  # elsewhere, options are plain values that parties agree on
             raise bad(OWNER, "objective", "a function", "one of tacit's names unless runtime is 'cohort'")
         custom = _custom(config, frames)
     program = make_program(config, terms, len(frames), custom)
     found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=OWNER, pooled=pooled)
     result = conclude(program, found, ledger, len(frames))
     dates = {} if "features" in options or not isinstance(fed, Federation) else _dates_of(fed)
-    return replace(result, notes=(*result.notes, *_note_left_out(dates, config, terms, frames)))
+    return replace(result, notes=(*result.notes, *_note_left_out(dates, config, terms, counts)))
 
 
 def _dates_of(fed: Federation) -> Mapping[str, Any]:
@@ -66,7 +67,7 @@ def _dates_of(fed: Federation) -> Mapping[str, Any]:
 
 
 def _note_left_out(
-    dates: Mapping[str, Any], config: BoostConfig, terms: Terms, frames: Mapping[str, pd.DataFrame]
+    dates: Mapping[str, Any], config: BoostConfig, terms: Terms, counts: LevelCounts
 ) -> list[str]:
     """Return what of the tables the trees do not use: dates of a federation, and levels beyond the limit."""
     notes = []
@@ -78,7 +79,7 @@ def _note_left_out(
     if config.epsilon is None and not isinstance(config.categories, Mapping):
         least = terms.min_level_rows
         for name in terms.categorical:
-            found, known = _texts_of(frames, name), _found_levels(frames, name, least)
+            found, known = counts.all(name), counts.found(name, least)
             used = terms.levels.get(name, known)
             if used and len(used) < len(found):
                 which = f"of which a party has {least} rows" if len(used) == len(known) else "most frequent"
@@ -129,8 +130,11 @@ def _codes(config: BoostConfig) -> dict[str, tuple[str, ...]]:
     return {str(c): code_texts(v) for c, v in codes.items()}
 
 
-def make_terms(config: BoostConfig, frames: Mapping[str, pd.DataFrame]) -> Terms:
+def make_terms(
+    config: BoostConfig, frames: Mapping[str, pd.DataFrame], counts: LevelCounts | None = None
+) -> Terms:
     """Return what the model is about, with what is not declared taken from the columns of the tables."""
+    counts = counts or LevelCounts(frames)
     first = next(iter(frames.values()))
     columns = (
         list(config.features)
@@ -158,14 +162,14 @@ def make_terms(config: BoostConfig, frames: Mapping[str, pd.DataFrame]) -> Terms
     labels = tuple(text_of(v) for v in config.labels or ())
     terms = declared_terms(config, columns, categorical, levels, labels)
     if config.epsilon is None and config.label in terms.sketched:
-        classes = _texts_of(frames, config.label)
-        if len(_found_levels(frames, config.label, config.min_level_rows)) < len(classes):
+        classes = counts.all(config.label)
+        if len(counts.found(config.label, config.min_level_rows)) < len(classes):
             # a class with few rows everywhere: taken from the tables, which this process holds
             terms = declared_terms(config, columns, categorical, levels, tuple(classes))
-    found = {c: _found_levels(frames, c, config.min_level_rows) for c in terms.sketched}
+    found = {c: counts.found(c, config.min_level_rows) for c in terms.sketched}
     if sum(map(len, found.values())) > level_sketch.MOST:  # more than a sum can find
         labels = found.pop(config.label, terms.labels)
-        found = {c: _most_frequent(frames, c, known) for c, known in found.items()}
+        found = {c: counts.most_frequent(c, known) for c, known in found.items()}
         terms = declared_terms(config, columns, categorical, {**levels, **found}, labels)
     return terms
 
@@ -244,26 +248,32 @@ def _is_numeric(column: pd.Series) -> bool:
     return is_number(column) or pd.api.types.is_bool_dtype(column.dtype) or holds_numbers(column)
 
 
-def _texts_of(frames: Mapping[str, pd.DataFrame], column: str) -> list[str]:
-    """Return all levels of a column, in order."""
-    return sorted({text_of(v) for f in frames.values() for v in known_values(f[column])}, key=_natural)
+class LevelCounts:
+    """The levels of columns in tables that this process holds: each is read once."""
 
+    def __init__(self, frames: Mapping[str, pd.DataFrame]):
+        self.frames = frames
+        self._counts: dict[str, list[dict[str, int]]] = {}
 
-def _found_levels(frames: Mapping[str, pd.DataFrame], column: str, least: int) -> tuple[str, ...]:
-    """Return the levels that a sum over parties finds, in order."""
-    found = {level for f in frames.values() for level in frequent_levels(f[column], least)}
-    return tuple(sorted(found, key=_natural))
+    def of(self, column: str) -> list[dict[str, int]]:
+        """Return the rows of each level at each party."""
+        if column not in self._counts:
+            self._counts[column] = [count_levels(frame[column]) for frame in self.frames.values()]
+        return self._counts[column]
 
+    def all(self, column: str) -> list[str]:
+        return sorted(set().union(*self.of(column)), key=_natural)
 
-def _most_frequent(
-    frames: Mapping[str, pd.DataFrame], column: str, found: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Return those of the found levels that a feature can have."""
-    if len(found) <= MOST_LEVELS:
-        return found
-    counts = pd.concat([f[column].dropna().map(text_of) for f in frames.values()]).value_counts()
-    by_count = sorted(found, key=lambda level: (-int(counts[level]), level))  # ties whatever the parties
-    return tuple(sorted(by_count[:MOST_LEVELS], key=_natural))
+    def found(self, column: str, least: int) -> tuple[str, ...]:
+        """Return the levels that a sum over parties finds, in order."""
+        found = {level for counts in self.of(column) for level, n in counts.items() if n >= least}
+        return tuple(sorted(found, key=_natural))
+
+    def most_frequent(self, column: str, found: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those of the found levels that a feature can have."""
+        rows = {level: sum(counts.get(level, 0) for counts in self.of(column)) for level in found}
+        by_count = sorted(found, key=lambda level: (-rows[level], level))  # ties whatever the parties
+        return tuple(sorted(by_count[:MOST_LEVELS], key=_natural))
 
 
 def check_rows(frames: Mapping[str, pd.DataFrame], terms: Terms, owner: str = OWNER) -> None:

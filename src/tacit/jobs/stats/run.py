@@ -5,11 +5,13 @@
 from them. There, lists arrive as tuples.
 
     runtime="cohort"      simulation: the sums are computed in one place, and the ledger says "ideal"
+    runtime="masked"      simulation: every party's vector is masked, as in a secure aggregation, and masked
+                          vectors are added; the ledger says "executed" for masks, "ideal" for messages
     runtime="inprocess"   one program per party in this process; every sum is a real secure aggregation
     runtime="processes"   one process per party, or tacit.Processes(…); with restart=True a killed party
                           is started again, and the result is the same to the last bit
 
-All three give the same bits.
+All give the same bits.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from ...guard.secagg import SecAgg
 from ...parameters import bad, check
 from ...parties.codec import encode_parts
 from ...parties.forms import ALIGN
-from ...parties.ledger import Ledger
+from ...parties.ledger import How, Ledger
 from ...parties.party import Party
 from ...protocols import secagg, sum_of_all, sum_program
 from ...protocols.checked_sums import OPENED, TAGS
@@ -44,6 +46,7 @@ from ...stats.privacy import Private
 from ...stats.tables import check_frames, to_plain
 from ..threads import one_blas_thread
 from .contract import SumContract, count_checked
+from .masked import MaskedSums
 from .parties import Departures, coordinator, member, party
 
 R = TypeVar("R")
@@ -83,10 +86,12 @@ def _run_sums(
     if runtime == "cohort":
         return _simulate(program, frames, stage, ledger, pooled), ledger
     check_frames(fed, owner, least=2)
+    if runtime == "masked":
+        return _simulate_masked(program, frames, stage, ledger, owner), ledger
     if SERVER in frames:
         raise bad(owner, "the name of a party", SERVER, "another name: the coordinator has this name")
     if isinstance(runtime, str) and runtime not in ("inprocess", "processes"):
-        raise bad(owner, "runtime", runtime, allowed_runtimes("cohort"))
+        raise bad(owner, "runtime", runtime, allowed_runtimes("cohort", "masked"))
     contract = SumContract.of(
         program, list(frames), threshold=stage.threshold, adversary=stage.adversary, server=SERVER
     )
@@ -150,22 +155,37 @@ def _simulate(
     """Compute the ideal function, and record the messages that parties would have exchanged."""
     counting = _Counting(program, len(frames), stage)
     value: R = sum_program.ideal(counting, frames, pooled)
-    everyone = f"each of {len(frames)} parties"
-    ledger.record(
-        SERVER, everyone, MaskedVector, count=counting.steps * len(frames), bytes=counting.up, how="ideal"
-    )
-    ledger.record(
-        everyone, SERVER, SumStep, count=counting.steps * len(frames), bytes=counting.down, how="ideal"
-    )
-    ledger.record(
-        SERVER,
-        "the sums",
-        "opened sums",
-        f"{counting.numbers} numbers in {counting.steps} sums over all {len(frames)} parties",
-        count=counting.steps,
-        how="ideal",
-    )
+    counting.record(ledger, "ideal")
     return value
+
+
+def _simulate_masked(
+    program: SumProgram[pd.DataFrame, R],
+    frames: dict[str, pd.DataFrame],
+    stage: SecAgg,
+    ledger: Ledger,
+    owner: str,
+) -> R:
+    """Compute the sums of masked vectors, and record the messages that parties would have exchanged."""
+    for name, value, only in (("threshold", stage.threshold, 1.0), ("adversary", stage.adversary, "curious")):
+        if value != only:
+            why = "Use runtime='inprocess', which executes messages too."
+            raise bad(owner, f"guard.{name}", value, f"{only!r} with runtime='masked'", why)
+    contract = SumContract.of(program, list(frames), threshold=1.0, server=SERVER)
+    counting, sums = _Counting(program, len(frames), stage), MaskedSums(program, frames, contract.digest)
+    steps = counting.coordinate()
+    down = next(steps)
+    for step in range(program.max_steps):
+        try:
+            down = steps.send(sums.add(step, down))
+        except StopIteration as end:
+            counting.record(ledger, "executed")
+            ledger.stamp(
+                "Masks were executed: every party's vectors were masked with keys of each pair of parties, "
+                "and only the sums of masked vectors were opened. Messages were counted, not sent."
+            )
+            return end.value  # type: ignore[no-any-return]
+    raise AssertionError(f"the program has more than its {program.max_steps} steps")
 
 
 def _digits(n: int) -> int:
@@ -201,6 +221,14 @@ class _Counting:
                 down = steps.send(total)
             except StopIteration as end:
                 return end.value
+
+    def record(self, ledger: Ledger, masks: How) -> None:
+        """Record what was counted; `masks`: whether masked vectors and their sums were computed."""
+        everyone, count = f"each of {self.parties} parties", self.steps * self.parties
+        ledger.record(SERVER, everyone, MaskedVector, count=count, bytes=self.up, how=masks)
+        ledger.record(everyone, SERVER, SumStep, count=count, bytes=self.down, how="ideal")
+        numbers = f"{self.numbers} numbers in {self.steps} sums over all {self.parties} parties"
+        ledger.record(SERVER, "the sums", "opened sums", numbers, count=self.steps, how=masks)
 
     def _size(self, message: SumStep) -> int:
         """Return the bytes of a message; equal shapes, up to the width of their numbers, have equal heads."""
