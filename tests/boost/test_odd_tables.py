@@ -214,7 +214,7 @@ def test_a_value_of_one_row_is_not_listed_in_the_model_of_a_column_with_very_man
     table = table.assign(patient=[f"P{k:05}" for k in range(480)], born=born.strftime("%d.%m.%Y"))
     table = table.sample(frac=1, random_state=0)  # equal dates are at one party, or at both
     apart = {"a": table[1::2].reset_index(drop=True), "b": table[::2].reset_index(drop=True)}
-    model = tacit.boost.train(apart, **FEW)
+    model = tacit.boost.train(apart, categories=["patient", "born"], **FEW)
     model.save(tmp_path / "model.json")
     text = (tmp_path / "model.json").read_text()
     assert not [v for v in table["patient"] if v in text]
@@ -225,3 +225,27 @@ def test_a_value_of_one_row_is_not_listed_in_the_model_of_a_column_with_very_man
     assert model.notes[0].startswith("'patient' is not used: no party has 2 rows with one of its values")
     assert f"'born' has 320 levels: the {len(at_one)} of which a party has 2 rows are used" in model.notes[1]
     assert np.isfinite(tacit.boost.load(tmp_path / "model.json").predict(table)).all()
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%Y-%m-%d %H:%M:%S", "%H:%M"])
+def test_dates_as_text_are_refused_as_by_a_federation_of_tables(form):
+    """They were levels: the model had a leaf for a day."""
+    days = pd.Timestamp("1950-01-01") + pd.to_timedelta(np.arange(120) * 40.3, unit="h")
+    table = TABLE.assign(born=days.strftime(form).where(np.arange(120) % 7 > 0))
+    with pytest.raises(
+        BadData, match=r"the column 'born' contains (date|time)s, like .*dates or times, not categories"
+    ):
+        tacit.data.from_frame(table, "y")
+    with pytest.raises(
+        BadData, match=r"'a': column 'born' contains (date|time)s, like .*not categories. Convert it"
+    ):
+        tacit.boost.train({"a": table}, **FEW)
+    with pytest.raises(BadData, match=r"if it is a category, declare all: categories=\['born', …\]"):
+        tacit.boost.woe({"a": table}, label="y")
+    people = table.assign(id=[f"p{k}" for k in range(120)])
+    with pytest.raises(
+        BadData, match=r"'b': column 'born' contains (date|time)s, like .*not categories. Convert"
+    ):
+        tacit.boost.train({"a": people[["id", "y", "x"]], "b": people[["id", "born"]]}, on="id", **FEW)
+    declared = tacit.boost.train({"a": table}, categories=["born"], **FEW)
+    assert "born" in declared.booster.bins.names

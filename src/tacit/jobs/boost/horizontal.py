@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ...boost.agreement import LEVEL_ROWS, Terms, count_levels
-from ...boost.bins import MOST_LEVELS, refuse_cells, refuse_dates, refuse_mixed
+from ...boost.bins import MOST_LEVELS, refuse_cells, refuse_dates, refuse_mixed, refuse_moments
 from ...boost.objectives import Custom
 from ...boost.private_program import DEPTH, PRIVATE_OBJECTIVES, PrivateBoostProgram
 from ...boost.program import Boosted, BoostProgram
@@ -233,6 +233,7 @@ def _is_category(name: str, frames: Mapping[str, pd.DataFrame]) -> bool:
     known = {who: frame[name] for who, frame in frames.items() if frame[name].notna().any()}
     texts = [who for who, column in known.items() if not _is_numeric(column)]
     for who in texts:
+        refuse_moments(known[who], who)
         refuse_mixed(known[who], who)
     numeric = [who for who in known if who not in texts]
     if texts and numeric:
