@@ -249,3 +249,16 @@ def test_dates_as_text_are_refused_as_by_a_federation_of_tables(form):
         tacit.boost.train({"a": people[["id", "y", "x"]], "b": people[["id", "born"]]}, on="id", **FEW)
     declared = tacit.boost.train({"a": table}, categories=["born"], **FEW)
     assert "born" in declared.booster.bins.names
+
+
+def test_a_label_of_words_is_refused_by_objectives_of_numbers():
+    """A function ended with pandas' ValueError, and 'poisson' advised to declare the label as a category."""
+    words = parties(TABLE.assign(y=TABLE["y"].map({0: "no", 1: "yes"})))
+    with pytest.raises(
+        BadData, match=r"'y' is not numeric.*or convert it: objective is a function of numbers"
+    ):
+        tacit.boost.train(words, objective=lambda m, y: (m - y, np.ones(len(y))), **FEW)
+    with pytest.raises(
+        BadData, match=r"'y' is not numeric.*or if it has classes, set objective='multiclass'"
+    ):
+        tacit.boost.train(words, objective="poisson", **FEW)

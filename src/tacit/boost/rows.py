@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import BadData
+from ..parameters import propose
 from ..stats.columns import numbers, text_of
 from . import kernels, trees
 from .bins import Bins
@@ -64,7 +65,7 @@ def read_label(frame: pd.DataFrame, label: str, labels: Sequence[str], advice: s
             outside=f"rows of its table have no label {label!r}",
         )
     if not labels:
-        return numbers(frame, label)
+        return numbers(frame, label, f"if it has classes, set {propose('objective', 'multiclass')}")
     place = {name: float(i) for i, name in enumerate(labels)}
     codes, values = pd.factorize(column)
     found = [place.get(text_of(v)) for v in values]

@@ -22,7 +22,7 @@ from ...errors import BadData, BadParameter
 from ...parameters import bad, check, nearest
 from ...parties.ledger import Ledger
 from ...stats import level_sketch
-from ...stats.columns import _natural, holds_numbers, is_number, text_of
+from ...stats.columns import _natural, holds_numbers, is_number, numbers, text_of
 from ...stats.tables import check_columns, check_frames, tables_of
 from ..stats.run import run_sums
 
@@ -290,7 +290,8 @@ def check_rows(frames: Mapping[str, pd.DataFrame], terms: Terms, owner: str = OW
 
 def _custom(config: BoostConfig, frames: Mapping[str, pd.DataFrame]) -> Custom:
     """Try the function on the labels, and bound its gradients by four times those at margin 0."""
-    y = np.concatenate([pd.to_numeric(f[config.label]).to_numpy(np.float64) for f in frames.values()])
+    otherwise = "convert it: objective is a function of numbers"
+    y = np.concatenate([numbers(f, config.label, otherwise) for f in frames.values()])
     function = config.objective
     assert callable(function)
     try:
