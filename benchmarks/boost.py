@@ -27,20 +27,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 import xgboost
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
 import tacit
-from tacit.config.boost import BoostConfig
-from tacit.crypto import ring
-from tacit.crypto.agree import KeyPair
 from tacit.data.heart_disease import COLUMNS as HEART_COLUMNS
-from tacit.jobs.boost.horizontal import make_program, make_terms
-from tacit.protocols.sum_of_all import Session
-from tacit.protocols.sum_program import SumRules, digest_of_step
-from tacit.protocols.sum_steps import count_words
 
 ROOT = Path(os.environ.get("TACIT_DATA") or Path(__file__).parents[2] / "shared" / "data")
 TREES, DEPTH, PARTIES = 100, 6, 10
@@ -270,57 +262,23 @@ def speed(repeats: int = 5) -> None:
     parts = partition(train, label, "iid")
     x, _, y, _ = matrices(train, test, label)
     options: dict[str, Any] = {"label": label, "trees": TREES, "depth": DEPTH}
-    for runtime in ("cohort", "inprocess"):
+    for runtime in ("cohort", "masked", "inprocess"):
         tacit.boost.train(parts, label=label, trees=2, depth=DEPTH, runtime=runtime)
     methods = {
         "xgboost, pooled, one thread": lambda: xgboost.train(
             {**PARAMETERS, "nthread": 1}, xgboost.DMatrix(x, y, enable_categorical=True), TREES
         ),
         "tacit, simulation": lambda: tacit.boost.train(parts, **options),
-        "tacit, masked sums, no messages": lambda: sum_masked(parts, label, TREES, DEPTH),
+        "tacit, simulation, masks executed": lambda: tacit.boost.train(parts, runtime="masked", **options),
         "tacit, secure sums executed": lambda: tacit.boost.train(parts, runtime="inprocess", **options),
     }
     seconds = np.array([[_seconds(run) for run in methods.values()] for _ in range(repeats)])
     ratios = seconds / seconds[:, :1]  # to pooled XGBoost
     for name, found, ratio in zip(methods, np.median(seconds, axis=0), np.median(ratios, axis=0)):
         print(
-            f"{name:32} {found[0]:6.2f} CPU s {ratio[0]:5.2f} ×  {found[1]:7.2f} wall s {ratio[1]:5.2f} ×",
+            f"{name:34} {found[0]:6.2f} CPU s {ratio[0]:5.2f} ×  {found[1]:7.2f} wall s {ratio[1]:5.2f} ×",
             flush=True,
         )
-
-
-def sum_masked(parts: dict[str, pd.DataFrame], label: str, trees: int, depth: int) -> Any:
-    """Train with the masks of the protocol and without its messages: what is left if these cost nothing.
-
-    Every party has keys of its own, computes its vector and masks it; masked vectors are added. Nothing is
-    sent, checked or kept, and what is sent down is read once for all parties.
-    """
-    config = BoostConfig(label=label, trees=trees, depth=depth)
-    program = make_program(config, make_terms(config, parts), len(parts))
-    rules, pairs = SumRules("benchmark", tuple(parts)), {name: KeyPair(os.urandom(32)) for name in parts}
-    public, sessions = (
-        {name: pair.public for name, pair in pairs.items()},
-        {name: Session() for name in parts},
-    )
-    for name, session in sessions.items():
-        session.begin(b"session", b"benchmark", name, pairs[name], public)
-    steps = program.coordinate()
-    down = next(steps)
-    for step in itertools.count():
-        sent, words = digest_of_step(step, down), count_words(program, step, down)
-        local = program.local if words is None else program.local_words
-        length = program.length(step, down) if words is None else words
-        terms = rules.terms(length, program.bound, sent, words is not None)
-        total = np.zeros(length, ring.word(terms.width))
-        for name, table in parts.items():
-            vector = terms.encode(torch.from_numpy(local(step, table, down)), name)
-            total += sessions[name].mask(vector, sent, rules.parties, terms.width)
-        opened = ring.decode(ring.truncate(total, terms.width), terms.width)
-        try:
-            down = steps.send(opened if words is None else program.unpack(step, down, opened))
-        except StopIteration as end:
-            return end.value
-    raise AssertionError
 
 
 def _seconds(run: Any) -> tuple[float, float]:

@@ -105,7 +105,7 @@ def test_the_levels_kept_of_a_column_with_very_many_do_not_depend_on_the_parties
     models = [tacit.boost.train(fed, **FEW) for fed in (apart, {"all": many})]
     assert models[0].booster.bins == models[1].booster.bins
     np.testing.assert_array_equal(*(model.predict(many) for model in models))
-    assert "'name' has 360 levels: the 240 that more than one row has are used" in models[0].notes[0]
+    assert "'name' has 360 levels: the 240 of which a party has 2 rows are used" in models[0].notes[0]
     often = pd.concat([many, many], ignore_index=True)
     model = tacit.boost.train({"all": often}, **FEW)
     assert "'name' has 360 levels: the 254 most frequent are used" in model.notes[0]
@@ -212,15 +212,53 @@ def test_a_value_of_one_row_is_not_listed_in_the_model_of_a_column_with_very_man
     table = pd.concat([TABLE] * 4, ignore_index=True)
     born = pd.Timestamp("1950-01-01") + pd.to_timedelta(np.arange(480) // 1.5, unit="D")
     table = table.assign(patient=[f"P{k:05}" for k in range(480)], born=born.strftime("%d.%m.%Y"))
+    table = table.sample(frac=1, random_state=0)  # equal dates are at one party, or at both
     apart = {"a": table[1::2].reset_index(drop=True), "b": table[::2].reset_index(drop=True)}
-    model = tacit.boost.train(apart, **FEW)
+    model = tacit.boost.train(apart, categories=["patient", "born"], **FEW)
     model.save(tmp_path / "model.json")
     text = (tmp_path / "model.json").read_text()
     assert not [v for v in table["patient"] if v in text]
     days = table["born"].value_counts()
-    assert {v for v in days.index if v in text} == set(days.index[days > 1])
-    assert model.notes[0].startswith("'patient' is not used: each of its 480 values is in one row")
-    assert "'born' has 320 levels: the 160 that more than one row has are used" in model.notes[1]
+    assert (days > 1).sum() == 160
+    at_one = {day for frame in apart.values() for day, n in frame["born"].value_counts().items() if n > 1}
+    assert {v for v in days.index if v in text} == at_one
+    assert model.notes[0].startswith("'patient' is not used: no party has 2 rows with one of its values")
+    assert f"'born' has 320 levels: the {len(at_one)} of which a party has 2 rows are used" in model.notes[1]
     assert np.isfinite(tacit.boost.load(tmp_path / "model.json").predict(table)).all()
-    together = tacit.boost.train({"all": table}, **FEW)
-    assert together.booster.bins == model.booster.bins
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%Y-%m-%d %H:%M:%S", "%H:%M"])
+def test_dates_as_text_are_refused_as_by_a_federation_of_tables(form):
+    """They were levels: the model had a leaf for a day."""
+    days = pd.Timestamp("1950-01-01") + pd.to_timedelta(np.arange(120) * 40.3, unit="h")
+    table = TABLE.assign(born=days.strftime(form).where(np.arange(120) % 7 > 0))
+    with pytest.raises(
+        BadData, match=r"the column 'born' contains (date|time)s, like .*dates or times, not categories"
+    ):
+        tacit.data.from_frame(table, "y")
+    with pytest.raises(
+        BadData, match=r"'a': column 'born' contains (date|time)s, like .*not categories. Convert it"
+    ):
+        tacit.boost.train({"a": table}, **FEW)
+    with pytest.raises(BadData, match=r"if it is a category, declare all: categories=\['born', …\]"):
+        tacit.boost.woe({"a": table}, label="y")
+    people = table.assign(id=[f"p{k}" for k in range(120)])
+    with pytest.raises(
+        BadData, match=r"'b': column 'born' contains (date|time)s, like .*not categories. Convert"
+    ):
+        tacit.boost.train({"a": people[["id", "y", "x"]], "b": people[["id", "born"]]}, on="id", **FEW)
+    declared = tacit.boost.train({"a": table}, categories=["born"], **FEW)
+    assert "born" in declared.booster.bins.names
+
+
+def test_a_label_of_words_is_refused_by_objectives_of_numbers():
+    """A function ended with pandas' ValueError, and 'poisson' advised to declare the label as a category."""
+    words = parties(TABLE.assign(y=TABLE["y"].map({0: "no", 1: "yes"})))
+    with pytest.raises(
+        BadData, match=r"'y' is not numeric.*or convert it: objective is a function of numbers"
+    ):
+        tacit.boost.train(words, objective=lambda m, y: (m - y, np.ones(len(y))), **FEW)
+    with pytest.raises(
+        BadData, match=r"'y' is not numeric.*or if it has classes, set objective='multiclass'"
+    ):
+        tacit.boost.train(words, objective="poisson", **FEW)

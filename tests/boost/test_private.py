@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import xgboost
 from sklearn.metrics import roc_auc_score
 
 import tacit
@@ -108,6 +109,28 @@ def test_a_private_model_learns_and_its_ledger_has_its_epsilon(tmp_path):
     assert "one row shows" not in str(model.ledger)
     model.save(tmp_path / "m.json")
     assert np.array_equal(tacit.boost.load(tmp_path / "m.json").predict(table), model.predict(table))
+
+
+def test_xgboost_loads_a_private_model_of_categories(tmp_path):
+    """A random split may send no level to the right; XGBoost refused the file with its empty list."""
+    table = make_table(600)
+    options = {
+        "features": ["c"],
+        "categories": {"c": ["x", "y"]},
+        "labels": BINARY["labels"],
+        "label": BINARY["label"],
+    }
+    model = tacit.boost.train(divide(table, 3), epsilon=4.0, trees=40, **options)
+    splits = [s for tree in model.booster.trees for s in tree.sets.values()]
+    assert any(s.all() for s in splits)
+    file = model.save(tmp_path / "m.json")
+    theirs = xgboost.Booster(model_file=file)
+    odd = pd.DataFrame({"c": [None, "unknown", *LEVELS["c"]]})
+    rows = xgboost.DMatrix(
+        model.encode(odd), feature_names=["c"], feature_types=["c"], enable_categorical=True
+    )
+    assert theirs.predict(rows) == pytest.approx(model.predict(odd), abs=1e-6)
+    assert np.array_equal(tacit.boost.load(file).predict(odd), model.predict(odd))
 
 
 def test_real_parties_give_a_private_model():

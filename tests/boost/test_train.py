@@ -13,6 +13,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 import tacit
 from tacit.boost.xgboost_json import to_json
 from tacit.errors import BadData, BadParameter, TacitError
+from tacit.protocols.sum_of_all import Session
 
 from .tables import COLUMNS, LABELS, divide, make_table
 
@@ -72,6 +73,15 @@ def test_all_runtimes_give_the_same_trees(fed):
     assert {line.how for line in models[0].ledger.seen} == {"ideal"}
     assert {line.how for line in models[1].ledger.seen} == {"executed"}
     # a simulation counts the bytes of the messages that parties exchange
+    masked = train(fed, runtime="masked", **options)
+    assert trees_of(masked) == trees_of(models[0])
+    how = {line.kind: line.how for line in masked.ledger.seen}
+    assert how == {"MaskedVector": "executed", "SumStep": "ideal", "opened sums": "executed"}
+    assert [(s.kind, s.count, s.bytes) for s in masked.ledger.seen] == [
+        (s.kind, s.count, s.bytes) for s in models[0].ledger.seen
+    ]
+    with pytest.raises(BadParameter, match=r"guard.threshold is 0.6; it must be 1.0 with runtime='masked'"):
+        train(fed, runtime="masked", guard=tacit.guard.SecAgg(threshold=0.6))
     sent = [sum(s.bytes for s in m.ledger.seen if s.kind in ("SumStep", "MaskedVector")) for m in models]
     handshake = 3_000  # a simulation counts keys beside the vectors
     assert abs(sent[0] - sent[1]) < handshake
@@ -243,3 +253,20 @@ def test_a_column_without_values_is_no_problem(fed):
     empty = {k: f.assign(e=np.nan, f="same") for k, f in fed.items()}
     model = train(empty, features=[*FEATURES, "e", "f"])
     assert model.importance()["e"] == model.importance()["f"] == 0
+
+
+def test_a_masked_simulation_adds_no_vector_that_is_not_masked(fed, monkeypatch):
+    """What is added of a party is not its vector, and the masks of all parties cancel."""
+    seen = []
+    mask = Session.mask
+
+    def watch(session, vector, *rest):
+        before = vector.copy()
+        after = mask(session, vector, *rest)
+        seen.append(np.mean(before == after))
+        return after
+
+    monkeypatch.setattr(Session, "mask", watch)
+    model = train(fed, runtime="masked", trees=1)
+    assert len(seen) == len(fed) * model.steps
+    assert max(seen) < 0.5  # a long vector of which half is unchanged: below 2^-100

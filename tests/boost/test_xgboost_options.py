@@ -118,7 +118,7 @@ def test_categories_with_many_rare_levels_are_divided_as_by_xgboost():
     rate = rng.beta(0.5, 0.15, 200)
     y = (rng.random(1800) < rate[level]).astype(int)
     frame = pd.DataFrame({"c": [f"level {k:03d}" for k in level], "y": y})
-    model = tacit.boost.train(divide(frame, 3), label="y", trees=5, depth=3).booster
+    model = tacit.boost.train(divide(frame, 3), label="y", trees=5, depth=3, min_level_rows=1).booster
     found = xgboost.train(
         parameters(model, base_score=base_score(model)), matrix(model, frame, label=y.astype(float)), 5
     )

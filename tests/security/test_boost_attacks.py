@@ -7,6 +7,8 @@ step once, and with min_party_rows it adds nothing of a node in which it has few
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 
 import numpy as np
@@ -14,13 +16,22 @@ import pandas as pd
 import pytest
 import torch
 
+import tacit
 from tacit.boost import trees
+from tacit.boost.agreement import Terms
 from tacit.boost.program import BoostProgram, to_down
+from tacit.boost.xgboost_json import to_json
 from tacit.config.boost import BoostConfig
-from tacit.errors import BadData, ProtocolError, QueryRefused, TacitError
+from tacit.errors import BadData, PartyFailed, ProtocolError, QueryRefused, TacitError
 from tacit.jobs.boost.deployed import _received
 from tacit.jobs.boost.query import BoostPolicy, check_policy
+from tacit.jobs.stats.contract import QueryNotAgreed, SumContract
+from tacit.jobs.stats.parties import coordinator, party
+from tacit.jobs.stats.policy import StatsPolicy, check_least
+from tacit.protocols.checked_sums import OPENED, Checker, make_tags
 from tacit.protocols.sum_program import KeptAnswers, SumStep, _answer
+from tacit.runtimes.inprocess import InProcess
+from tacit.stats import level_sketch
 from tests.boost.tables import make_program, make_table
 
 SESSION = bytes(8)
@@ -42,7 +53,11 @@ def first_step(program: BoostProgram, table: pd.DataFrame) -> tuple[int, dict]:
 
 
 def ask(down: dict, tree: trees.Tree, node: int, round_: int = 0, finished: bytes = b"") -> dict:
-    return to_down({"agreed": down["agreed"]}, round_, finished, [tree], [(0, node)])
+    return to_down(agreed_of(down), round_, finished, [tree], [(0, node)])
+
+
+def agreed_of(down: dict) -> dict:
+    return {name: down[name] for name in ("agreed", "levels") if name in down}
 
 
 def isolate(program: BoostProgram, table: pd.DataFrame, person: int) -> tuple[dict, trees.Tree, int, int]:
@@ -117,9 +132,9 @@ def attack(name: str, program: BoostProgram, table: pd.DataFrame) -> dict:
         case "a node outside the tree":
             return ask(down, root, 7)
         case "a node twice":
-            return to_down({"agreed": down["agreed"]}, 0, b"", [root], [(0, 0), (0, 0)])
+            return to_down(agreed_of(down), 0, b"", [root], [(0, 0), (0, 0)])
         case "two growing trees":
-            return to_down({"agreed": down["agreed"]}, 0, b"", [root, root], [(0, 0)])
+            return to_down(agreed_of(down), 0, b"", [root, root], [(0, 0)])
         case "other columns":
             return with_agreed(bins=agreed["bins"][:2])
         case "a column of another kind":
@@ -245,3 +260,169 @@ def test_an_owner_requires_what_the_server_cannot_lower():
         assert part in str(error.value)
     check_policy(policy, BoostConfig(label="y", trees=50, depth=4, min_rows=10, min_party_rows=5))
     check_policy(policy, BoostConfig(label="y", trees=50, depth=4, epsilon=1.0))
+
+
+# --- levels of a category -----------------------------------------------------------------------------------
+
+
+def patients(party: int) -> pd.DataFrame:
+    """A party's rows: an id of each row, a rare diagnosis, and a city that many rows have."""
+    rng = np.random.default_rng(party)
+    frame = pd.DataFrame(
+        {
+            "id": [f"patient {party}-{k}" for k in range(40)],
+            "diagnosis": ["healthy"] * 38 + ["measles"] * 2,
+            "city": rng.choice(["riga", "oslo"], 40),
+            "ill": np.tile(["no", "yes"], 20),
+        }
+    )
+    frame.loc[0, "diagnosis"] = "plague"  # one row at every party, three over all
+    return frame
+
+
+PATIENTS = {f"p{k}": patients(k) for k in range(3)}
+COLUMNS_OF_PATIENTS = ("id", "diagnosis", "city")
+
+
+def levels_program(**options) -> BoostProgram:
+    terms = Terms(COLUMNS_OF_PATIENTS, "ill", "binary", COLUMNS_OF_PATIENTS, **options)
+    return BoostProgram(terms.to_dict(), trees=2, depth=2)
+
+
+def run_levels(program: BoostProgram, changes: dict | None = None) -> tuple[list, list]:
+    """Run the parties of an agreed program; return what was sent and the sums, which a server changes."""
+    contract = SumContract.of(program, list(PATIENTS))
+    sent, sums = [], []
+
+    class Lying(BoostProgram):
+        def coordinate(self):
+            steps = program.coordinate()
+            down = next(steps)
+            while True:
+                sent.append({**down, **(changes or {}).get(len(sums), {})})
+                sums.append((yield sent[-1]))
+                try:
+                    down = steps.send(sums[-1])
+                except StopIteration as end:
+                    return end.value
+
+    lying = Lying(**{f.name: getattr(program, f.name) for f in dataclasses.fields(program)})
+    programs = {
+        name: functools.partial(party, contract=contract, read=lambda f=frame: f, answers=KeptAnswers())
+        for name, frame in PATIENTS.items()
+    }
+    InProcess().run_sync(
+        {**programs, "server": functools.partial(coordinator, contract=contract, program=lying)}
+    )
+    return sent, sums
+
+
+def test_values_that_one_row_of_a_party_has_are_in_no_message():
+    """Before, the first sum opened the id of every person, and the diagnosis that one person has."""
+    sent, sums = run_levels(levels_program())
+    assert level_sketch.decode(sums[0]) == [
+        (1, "healthy"), (1, "measles"), (2, "oslo"), (2, "riga"), (3, "no"), (3, "yes"),
+    ]  # fmt: skip
+    texts = b"".join(bytes(v.reshape(-1).view(torch.uint8).tolist()) for down in sent for v in down.values())
+    assert b"measles" in texts
+    assert b"patient" not in texts
+    assert b"plague" not in texts
+    open_sums = run_levels(levels_program(min_level_rows=1))[1]
+    assert sum(text.startswith("patient") for _, text in level_sketch.decode(open_sums[0])) == 120
+
+
+def name_levels(down: dict, column: str, levels: list[str]) -> dict:
+    """Return the vectors of a step with levels of the server's choice."""
+    found = json.loads(bytes(down["levels"].tolist()))
+    out = {"levels": torch.tensor(list(json.dumps({**found, column: levels}).encode()), dtype=torch.uint8)}
+    if "agreed" in down:
+        agreed = json.loads(bytes(down["agreed"].tolist()))
+        for feature in agreed["bins"]:
+            if feature["name"] == column:
+                feature["levels"] = levels
+        out["agreed"] = torch.tensor(list(json.dumps(agreed).encode()), dtype=torch.uint8)
+    return out
+
+
+def test_a_server_cannot_ask_for_a_value_that_it_knows_or_guesses():
+    """With the level "plague", the root's histogram counts the people who have it, and who of them is ill."""
+    program = levels_program()
+    sent, _ = run_levels(program)
+    assert "growing" in sent[2]
+    guesses = ["healthy", "plague"]
+    first, tree = ({**sent[k], **name_levels(sent[k], "diagnosis", guesses)} for k in (1, 2))
+    rows = program.local(2, PATIENTS["p0"], tree).reshape(-1, 3)[:, 2]
+    assert sorted(rows[2:6]) == [0, 1, 2, 37]  # missing, plague, measles, healthy: what it would be told
+    for step, changes, refusal in (
+        (1, first, r"step 2 does not follow from the sums before: 'levels' is not what follows"),
+        (2, tree, r"step 3 does not follow from the sums before: 'levels' is not what followed before"),
+    ):
+        with pytest.raises(PartyFailed, match=refusal):
+            run_levels(program, {step: changes})
+    with pytest.raises(BadData, match="levels of 'diagnosis' that were not found before"):
+        program.local(2, PATIENTS["p0"], {**tree, "levels": sent[2]["levels"]})
+    with pytest.raises(BadData, match="'levels' of this step is missing"):
+        program.local(2, PATIENTS["p0"], {name: v for name, v in tree.items() if name != "levels"})
+
+
+def test_a_server_cannot_claim_that_another_sum_of_levels_was_opened():
+    """The sum of levels has tags under a key that the server has not: a sum with "plague" in it is refused."""
+    program = levels_program()
+    contract = SumContract.of(program, list(PATIENTS))
+    assert contract.tables["checked"] == 1
+    kept = KeptAnswers()
+    kept.keep_key(bytes(32))
+    checker = Checker("p0", program, list(PATIENTS), kept, 1)
+    vectors = [program.local(0, frame, {}) for frame in PATIENTS.values()]
+    tagged = [
+        np.concatenate([v, make_tags(bytes(32), 0, list(PATIENTS), u, v)]) for u, v in zip(PATIENTS, vectors)
+    ]
+    total = np.sum(tagged, axis=0)
+    added = level_sketch.encode([(1, "plague")])
+    forged = total.copy()
+    forged[: len(added)] += added
+    steps = program.coordinate()
+    next(steps)
+    down = dict(steps.send(forged[: len(added)].copy()))
+    assert "plague" in bytes(down["levels"].tolist()).decode()
+    with pytest.raises(ProtocolError, match="its tags are wrong"):
+        checker.check(1, {**down, OPENED: torch.from_numpy(forged)})
+    with pytest.raises(ProtocolError, match="'levels' is not what follows"):
+        checker.check(1, {**down, OPENED: torch.from_numpy(total)})
+
+
+def test_a_server_cannot_lower_the_rows_that_a_level_needs():
+    """The number is in the contract, and the owner's policy bounds it."""
+    mine, theirs = (SumContract.of(levels_program(min_level_rows=n), list(PATIENTS)) for n in (2, 1))
+    with pytest.raises(QueryNotAgreed, match=r"min_level_rows \(agreed: 2, offered: 1\)"):
+        mine.check_offer(theirs.text)
+    with pytest.raises(QueryRefused, match="min_level_rows is 1, and this party requires 2"):
+        check_policy(BoostPolicy(), BoostConfig(label="ill", min_level_rows=1))
+    with pytest.raises(QueryRefused, match="min_level_rows is 2, and this party requires 5"):
+        check_policy(BoostPolicy(min_level_rows=5), BoostConfig(label="ill"))
+    declared = BoostConfig(label="ill", min_level_rows=1, labels=["no", "yes"], categories={"id": ["a", "b"]})
+    check_policy(BoostPolicy(), declared)
+    with pytest.raises(QueryRefused, match="min_level_rows = 1, and this party's policy requires 2"):
+        check_least(StatsPolicy(), {"min_level_rows": 1})
+
+
+def test_rare_values_are_one_level_in_training_and_in_prediction():
+    """A simulation, secure sums and the pooled rows of the found levels give the same trees."""
+    models = [
+        tacit.boost.train(PATIENTS, label="ill", trees=2, depth=2, min_child_weight=0, runtime=runtime)
+        for runtime in ("cohort", "inprocess")
+    ]
+    texts = [json.dumps(to_json(model.booster)) for model in models]
+    assert texts[0] == texts[1]
+    assert "plague" not in texts[0]
+    assert "patient" not in texts[0]
+    rare = patients(0)[:1]
+    other = rare.assign(diagnosis="a value that nobody had", id="nobody")
+    assert models[0].predict(rare) == models[0].predict(other)
+    assert models[0].notes[0].startswith("'id' is not used: no party has 2 rows with one of its values")
+    woe = [
+        tacit.boost.woe(PATIENTS, label="ill", min_rows=1, min_share=0, runtime=runtime).table("diagnosis")
+        for runtime in ("cohort", "inprocess")
+    ]
+    assert woe[0].equals(woe[1])
+    assert "plague" not in woe[0].to_string()

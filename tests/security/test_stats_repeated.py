@@ -53,7 +53,8 @@ def ask(program, lying, checked=True, parties=PARTIES):
     """Run the parties of an agreed program with a coordinator that runs another one."""
     contract = SumContract.of(program, list(parties))
     assert contract.tables["checked"]
-    contract = SumContract({**contract.tables, "checked": checked})
+    if not checked:
+        contract = SumContract({**contract.tables, "checked": 0})
     programs = {
         name: functools.partial(party, contract=contract, read=lambda f=frame: f, answers=KeptAnswers())
         for name, frame in parties.items()

@@ -25,7 +25,7 @@ from ..parameters import propose
 from ..protocols.sum_steps import Down, read_vector
 from ..stats import level_sketch
 from ..stats.bounded_design import leave_out
-from ..stats.columns import _natural, known_values, numbers, text_of
+from ..stats.columns import _natural, numbers, text_of
 from ..stats.declared import read_declared, to_numbers
 from ..stats.recall import recall
 from ..stats.tables import check_columns
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .program import BoostProgram
 
 CLASSES = ("binary", "multiclass")  # objectives whose label has classes
+LEVEL_ROWS = 2  # a value of one row is an id, or nearly one; more would cost accuracy where parties are small
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Terms:
     cuts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     bins: int = 255
     missing_codes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # declared, by column
+    min_level_rows: int = LEVEL_ROWS  # of one party, for a level that is found
 
     def feature(self, name: str, levels: tuple[str, ...] | None, cuts: tuple[float, ...] | None) -> Feature:
         """Return a column with its levels or cuts, and its codes of missing values."""
@@ -84,6 +86,11 @@ class Terms:
         label = (self.label,) if self.has_classes and not self.labels else ()
         return (*(c for c in self.columns if c in self.categorical and c not in self.levels), *label)
 
+    @property
+    def checked_sums(self) -> int:
+        """How many first sums parties check: that of levels, so that no coordinator names one itself."""
+        return 1 if self.sketched else 0
+
     @cached_property
     def stages(self) -> tuple[str, ...]:
         first = ("levels",) if self.sketched else ()
@@ -99,6 +106,7 @@ class Terms:
             "levels": {k: list(v) for k, v in self.levels.items()},
             "cuts": {k: list(v) for k, v in self.cuts.items()},
             "bins": self.bins,
+            "min_level_rows": self.min_level_rows,
             **(
                 {"missing_codes": {k: list(v) for k, v in self.missing_codes.items()}}
                 if self.missing_codes
@@ -127,6 +135,7 @@ class Agreed:
     scale: tuple[float, float]  # units of g and of h
     class_weights: tuple[float, ...]
     packed: bool = False  # whether histograms are added as words (kernels.WORDS): rows are few enough
+    found: Tensor | None = None  # the levels that were found, as they were sent
 
     @cached_property
     def weights(self) -> np.ndarray:
@@ -147,7 +156,8 @@ class Agreed:
         ).encode()
 
     def to_down(self) -> dict[str, Tensor]:
-        return {"agreed": torch.frombuffer(bytearray(self.key), dtype=torch.uint8)}
+        levels = {} if self.found is None else {"levels": self.found}
+        return {"agreed": torch.frombuffer(bytearray(self.key), dtype=torch.uint8), **levels}
 
 
 # --- a party ------------------------------------------------------------------------------------------------
@@ -178,7 +188,7 @@ class OwnRows:
 
     def label(self, labels: tuple[str, ...]) -> np.ndarray:
         if labels not in self._labels:
-            y = read_label(self.table, self.terms.label, labels)
+            y = read_label(self.table, self.terms.label, labels, self._explain_classes())
             if self.terms.objective == "poisson" and (y < 0).any():
                 raise BadData(
                     f"the label {self.terms.label!r} has values below 0; objective='poisson' needs counts.",
@@ -186,6 +196,15 @@ class OwnRows:
                 )
             self._labels[labels] = y
         return self._labels[labels]
+
+    def _explain_classes(self) -> str:
+        t = self.terms
+        if t.label not in t.sketched:
+            return ""
+        return (
+            f" Classes are found by a sum if a party has at least {t.min_level_rows} rows of them "
+            f"(min_level_rows). Declare all: {propose('labels', ['a', 'b'])}."
+        )
 
     def keep(self, seed: int, what: int, share: float) -> np.ndarray:
         """Return which rows are not drawn with this probability."""
@@ -252,7 +271,13 @@ def local(
 ) -> np.ndarray:
     """Return what a party's training rows contribute before the first tree."""
     if stage == "levels":
-        found = [(k, text_of(v)) for k, name in enumerate(terms.sketched) for v in known_values(table[name])]
+        counted = {name: count_levels(table[name]) for name in terms.sketched}
+        if len(counted.get(terms.label, ())) > level_sketch.MOST:
+            raise _too_many_levels(terms, len(counted) - 1)
+        least = terms.min_level_rows
+        found = [
+            (k, text) for k, name in enumerate(counted) for text, n in counted[name].items() if n >= least
+        ]
         try:
             return level_sketch.encode(found)
         except level_sketch.TooManyLevels:
@@ -274,6 +299,21 @@ def local(
     places = _read_places(terms, down)
     cells = count_keys([v[train] for v in own.values(terms.searched)], 1 + (stage == "cells2"), places)
     return np.concatenate([[int(train.sum())], cells])
+
+
+def count_levels(column: pd.Series) -> dict[str, int]:
+    """Return the levels of a column of one party, and how many rows have each.
+
+    A level leaves the party only if it has enough rows. A count over all parties would have to be opened to
+    be compared with a floor, and with it those of all rare values.
+    """
+    codes, values = pd.factorize(column)
+    rows = np.bincount(codes[codes >= 0], minlength=len(values)).tolist()
+    counts: dict[str, int] = {}
+    for value, count in zip(values, rows):
+        name = text_of(value)
+        counts[name] = counts.get(name, 0) + count
+    return counts
 
 
 def read_levels(terms: Terms, down: Down) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
@@ -321,18 +361,38 @@ def read_agreed(program: BoostProgram | PrivateBoostProgram | PrivateWoeProgram,
     key, sent = read_vector(down, "agreed") if "agreed" in down else (None, None)
     if sent is None or sent.dtype != np.uint8 or sent.ndim != 1:
         raise BadData("boost: what was agreed is missing.")
-    kept = program.token.agreed
-    if kept is None or kept[0] is not key:
-        data = sent.tobytes()
-        agreed = kept[2] if kept is not None and kept[1] == data else _parse(program.about, data)
-        program.token.agreed = kept = key, data, agreed
-    return kept[2]
+    kept, is_found = program.token.agreed, bool(program.about.sketched)
+    found = read_vector(down, "levels") if is_found and "levels" in down else (None, None)
+    if kept is None or kept[0] is not key or kept[1] is not found[0]:
+        data = sent.tobytes(), b"" if found[1] is None else found[1].tobytes()
+        if kept is not None and kept[2] == data:
+            agreed = kept[3]
+        else:
+            agreed = _parse(program.about, data[0])
+            if is_found:
+                _check_levels(program.about, agreed, down)
+        program.token.agreed = kept = key, found[0], data, agreed
+    return kept[3]
+
+
+def _check_levels(terms: Terms, agreed: Agreed, down: Down) -> None:
+    """Raise unless bins and classes are those that were found first, which parties have checked."""
+    levels, labels = read_levels(terms, down)
+    other = [f.name for f in agreed.bins.features if f.is_category and f.levels != levels[f.name]]
+    if labels != agreed.labels:
+        other.append(terms.label)
+    if other:
+        raise BadData(
+            f"boost: the coordinator sent levels of {', '.join(map(repr, other))} that were not found "
+            "before. Nothing was sent."
+        )
 
 
 class Token:
     """Identifies a program object: equal to itself only. Keeps what was read last, which many steps send."""
 
-    agreed: tuple[object, bytes, Agreed] | None = None
+    # what was agreed, and the levels that were found: as they were sent last, their bytes, and read
+    agreed: tuple[object, object, tuple[bytes, bytes], Agreed] | None = None
     trees: tuple[object, bytes] | None = None  # the finished trees as they were sent last
     outputs: tuple[tuple[str, ...], int] | None = None  # the classes, and how many trees a round has
     size: tuple[Down, Any] | None = None  # the message that was read last, and how much it asks for
@@ -419,7 +479,9 @@ def coordinate(program: BoostProgram) -> Generator[Down, np.ndarray, tuple[Agree
         terms.feature(c, levels[c], None) if c in terms.categorical else terms.feature(c, None, cuts[c])
         for c in terms.columns
     )
-    return Agreed(Bins(features), labels, base, scale, weights, rows < PACKED_ROWS), rows, steps
+    is_packed = rows < PACKED_ROWS
+    agreed = Agreed(Bins(features), labels, base, scale, weights, is_packed, down.get("levels"))
+    return agreed, rows, steps
 
 
 def _too_many_levels(terms: Terms, largest: int | None = None) -> BadData:
@@ -448,12 +510,18 @@ def _too_many_levels(terms: Terms, largest: int | None = None) -> BadData:
 def check_labels(terms: Terms, labels: Sequence[str]) -> None:
     if not terms.has_classes:
         return
+    rare = ""
+    if not terms.labels:
+        rare = (
+            f" A class is found if a party has at least {terms.min_level_rows} rows of it; declare others: "
+            f"{propose('labels', ['a', 'b'])}."
+        )
     if (terms.objective == "binary" and len(labels) != 2) or len(labels) < 2:
         need = "two classes" if terms.objective == "binary" else "at least two classes"
         shown = ", ".join(map(repr, labels[:6])) + (", …" if len(labels) > 6 else "")
         raise BadData(
             f"boost: the label {terms.label!r} has the values {shown}; objective={terms.objective!r} needs "
-            f"{need}. Use 'multiclass' for more classes, 'regression' or 'poisson' for numbers."
+            f"{need}. Use 'multiclass' for more classes, 'regression' or 'poisson' for numbers.{rare}"
         )
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..data.cells import without_codes
+from ..data.cells import kind_of_moment, without_codes
 from ..errors import BadData
 from ..parameters import nearest
 from ..stats.columns import holds_numbers, is_number, numbers, text_of
@@ -38,6 +38,23 @@ def refuse_dates(column: pd.Series, who: str) -> None:
             f"the table of {who!r}: column {column.name!r} contains dates. Convert it to a number, like days "
             "since a date, or leave it out.",
             outside=f"its column {column.name!r} of the agreed job contains dates",
+        )
+
+
+def refuse_moments(column: pd.Series, who: str) -> None:
+    """Raise BadData if all cells of a column that nobody declared are dates or times written as text."""
+    if is_number(column) or pd.api.types.is_bool_dtype(column.dtype):
+        return
+    known = column.dropna()
+    if kind_of_moment(known.iloc[:1]) is None:  # most columns, at once
+        return
+    moment = kind_of_moment(pd.Series(known.unique()))
+    if moment is not None:
+        raise BadData(
+            f"the table of {who!r}: column {column.name!r} contains {moment}s, like {str(known.iloc[0])!r}: "
+            "dates or times, not categories. Convert it to a number, like days since a date, or leave it "
+            f"out; if it is a category, declare all: categories=[{column.name!r}, …].",
+            outside=f"its column {column.name!r} of the agreed job contains {moment}s",
         )
 
 

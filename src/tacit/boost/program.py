@@ -1,11 +1,15 @@
 """Horizontal boosting as a program of sums (protocols/sum_steps.py).
 
     step                sent down                         sum over all parties
-    levels              –                                 sketch of undeclared levels and classes
+    levels              –                                 sketch of undeclared levels and classes, of which
+                                                          a party has enough rows
     counts              levels, classes                   rows and labels; first 8 bits of numbers
     cells 1, 2          …, cells to divide                the next 8 bits of numbers in these cells
     a round's steps     bins, all trees so far, nodes     Σg, Σh, rows in every cell of these nodes
                         (the first of a round)            and the loss of held-out rows
+
+Parties check the sum of levels and what is sent after it (protocols/checked_sums.py), and refuse levels that
+are sent later and were not found: a level of the coordinator's choice would count the rows of one person.
 
 Gradients are integers of 26 bits, so sums are exact: trees are those of the same program on the pooled rows,
 bit for bit. Every step has all trees so far (of which the last one is sent, step_vectors.py), so that what a
@@ -99,6 +103,14 @@ class BoostProgram:
     @property
     def bound(self) -> int:
         return UNITS * MOST_ROWS
+
+    @property
+    def checked_sums(self) -> int:
+        return self.about.checked_sums
+
+    def is_by_party(self, step: int) -> bool:
+        """A level is found if one party has enough rows of it."""
+        return step < self.about.checked_sums
 
     def objective(self, labels: Sequence[str]) -> Objective:
         return self.custom if self.custom is not None else OBJECTIVES[self.about.objective](len(labels))

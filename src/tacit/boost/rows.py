@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import BadData
+from ..parameters import propose
 from ..stats.columns import numbers, text_of
 from . import kernels, trees
 from .bins import Bins
@@ -52,8 +53,11 @@ def draw(hashes: np.ndarray, seed: int, what: int, share: float) -> np.ndarray:
     return np.asarray((mix(hashes ^ salt) >> np.uint64(11)) < np.uint64(round(share * 2**53)))
 
 
-def read_label(frame: pd.DataFrame, label: str, labels: Sequence[str]) -> np.ndarray:
-    """Return the class of each row as a number, or its value if there are no classes."""
+def read_label(frame: pd.DataFrame, label: str, labels: Sequence[str], advice: str = "") -> np.ndarray:
+    """Return the class of each row as a number, or its value if there are no classes.
+
+    `advice` ends the error about a class that is not among `labels`.
+    """
     column = frame[label]
     if column.isna().any():
         raise BadData(
@@ -61,7 +65,7 @@ def read_label(frame: pd.DataFrame, label: str, labels: Sequence[str]) -> np.nda
             outside=f"rows of its table have no label {label!r}",
         )
     if not labels:
-        return numbers(frame, label)
+        return numbers(frame, label, f"if it has classes, set {propose('objective', 'multiclass')}")
     place = {name: float(i) for i, name in enumerate(labels)}
     codes, values = pd.factorize(column)
     found = [place.get(text_of(v)) for v in values]
@@ -69,7 +73,7 @@ def read_label(frame: pd.DataFrame, label: str, labels: Sequence[str]) -> np.nda
     if unknown:
         raise BadData(
             f"the label {label!r} has the value {unknown[0]!r}, which is not one of the agreed classes: "
-            f"{', '.join(map(repr, labels))}.",
+            f"{', '.join(map(repr, labels))}.{advice}",
             outside=f"its label {label!r} has values that are not among the agreed classes",
         )
     return np.asarray(np.array(found, dtype=np.float64)[codes])

@@ -17,7 +17,16 @@ import pandas as pd
 from ..errors import BadData
 from ..parameters import nearest
 from ..stats.columns import _natural, holds_numbers, is_number, numbers, text_of
-from .bins import MOST_CELLS, MOST_LEVELS, Bins, Feature, refuse_cells, refuse_dates, refuse_mixed
+from .bins import (
+    MOST_CELLS,
+    MOST_LEVELS,
+    Bins,
+    Feature,
+    refuse_cells,
+    refuse_dates,
+    refuse_mixed,
+    refuse_moments,
+)
 from .cut_search import LEVELS, CutSearch, count_keys, count_rounded
 from .trees import Split
 
@@ -58,6 +67,7 @@ class OwnBins:
                 refuse_dates(column, who)
                 refuse_cells(column, who)
                 if name not in categories:
+                    refuse_moments(column, who)
                     refuse_mixed(column, who)
                 counts = column.dropna().map(text_of).value_counts()
                 kept = [str(v) for v, n in counts.items() if n >= min_rows][:most_levels]

@@ -61,6 +61,10 @@ class WoeProgram:
         return len(self.about.stages) + 1
 
     @property
+    def checked_sums(self) -> int:
+        return self.about.checked_sums
+
+    @property
     def bound(self) -> int:
         return self._before.bound
 

@@ -92,7 +92,8 @@ def _tree(tree: Tree, index: int, bins: Bins) -> dict[str, Any]:
         if f != LEAF:
             parents[tree.left[node]] = parents[tree.left[node] + 1] = node
     nodes = sorted(tree.sets)
-    right = [np.flatnonzero(~tree.sets[node]).tolist() for node in nodes]  # listed categories go right
+    # listed categories go right. XGBoost reads no empty list, which a random split may have: a code of no row
+    right = [np.flatnonzero(~tree.sets[node]).tolist() or [len(tree.sets[node])] for node in nodes]
     sizes = [len(r) for r in right]
     is_leaf = [f == LEAF for f in tree.feature]
     conditions = [
@@ -175,7 +176,8 @@ def _read_tree(entry: dict[str, Any], rows: list[int], bins: Bins) -> Tree:
             tree.value[node] = float(np.float32(condition))
         elif node in right:
             goes_left = np.ones(int(bins.widths[f]), dtype=bool)
-            goes_left[right[node]] = False
+            if right[node] != [len(goes_left)]:  # no category
+                goes_left[right[node]] = False
             tree.sets[node] = goes_left
         else:
             cuts = np.asarray(bins.features[f].cuts, dtype=np.float32)

@@ -135,6 +135,12 @@ class BoostConfig:
         doc="a party adds to a node's histogram only if it has this many rows in it and in its sibling, or "
         "none; above 1, trees are no longer exactly those of the pooled rows",
     )
+    min_level_rows: int = whole(
+        2,
+        least=1,
+        doc="a level of a category, or a class, that is not declared is found if a party has this many rows "
+        "of it; all others are one level",
+    )
     epsilon: float | None = real(None, above=0, none="no noise", doc="ε of each row, for the whole model")
     delta: float = real(1e-6, above=0, below=1, doc="δ of each row")
     bounds: Mapping[str, Sequence[float]] | None = typed(

@@ -62,6 +62,12 @@ class WoeConfig:
     min_share: float = real(0.05, least=0, below=0.5, doc="smallest share of rows in a bin")
     min_rows: int = whole(20, least=1, doc="fewest rows in a bin, over all parties")
     min_cell: int = whole(5, least=1, doc="fewest events, and fewest others, in a bin")
+    min_level_rows: int = whole(
+        2,
+        least=1,
+        doc="a level of a category, or an outcome, that is not declared is found if a party has this many "
+        "rows of it; all others are one level",
+    )
     epsilon: float | None = real(
         None, above=0, none=True, doc="ε of differential privacy of a row; None: counts without noise"
     )

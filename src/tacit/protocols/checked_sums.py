@@ -25,6 +25,9 @@ A coordinator that colludes with a party has K, and a party can in any case add 
 move the next step. What a step may then single out is bounded by a party's policy (`effective_rows`,
 `rows_per_coefficient`), and what is asked twice by sum_program.py. With a `threshold` below 1 steps are not
 checked: parties agree to that mode in the contract.
+
+Of a program that is `CheckedAtFirst` only the first sums have tags. A party then repeats the coordinator's
+part up to the step after them, and requires the vectors of that step, unchanged, in all later steps.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ import torch
 
 from ..errors import ProtocolError, TacitError
 from ..parties.message import Message
-from .sum_steps import Down, SumProgram
+from .sum_steps import Down, SumProgram, read_vector
 
 if TYPE_CHECKING:
     from ..parties.party import Party
@@ -124,10 +127,19 @@ def _reduce(tags: np.ndarray) -> np.ndarray:
 
 
 class Checker:
-    """Repeats the coordinator's part of a program at a party."""
+    """Repeats the coordinator's part of a program at a party, all of it or up to the step after `sums`."""
 
-    def __init__(self, name: str, program: SumProgram[Any, Any], parties: Sequence[str], kept: Checks):
+    def __init__(
+        self,
+        name: str,
+        program: SumProgram[Any, Any],
+        parties: Sequence[str],
+        kept: Checks,
+        sums: int | None = None,
+    ):
         self.name, self.program, self.parties, self.kept = name, program, tuple(parties), kept
+        self.sums = program.max_steps if sums is None else sums
+        self._repeated: dict[str, object] = {}
         self.steps = program.coordinate()
         self.step, self.down = 0, next(self.steps)
 
@@ -155,9 +167,9 @@ class Checker:
 
     def check(self, step: int, down: Down) -> Down:
         """Return what this party computes for the step; raise unless the coordinator sent the same."""
-        if step:
+        if 0 < step <= self.sums:
             self._keep_sum(step - 1, down)
-        while self.step < step:
+        while self.step < min(step, self.sums):
             total = self.kept.find_opened(self.step)
             if total is None:
                 raise ProtocolError(
@@ -171,11 +183,23 @@ class Checker:
             except TacitError as error:
                 raise self._refuse(step, f"the agreed program has failed: {error}") from None
             self.step += 1
+        if step > self.sums:
+            self._check_repeated(step, down)
+            return down
         sent = {name: tensor for name, tensor in down.items() if name != OPENED}
         differ = find_difference(self.down, sent)
         if differ is not None:
             raise self._refuse(step, f"{differ!r} is not what follows")
         return self.down
+
+    def _check_repeated(self, step: int, down: Down) -> None:
+        for name, mine in self.down.items():
+            key, found = read_vector(down, name) if name in down else (None, None)
+            if found is not None and self._repeated.get(name) is key:
+                continue  # the same, read-only array as in the last step
+            if found is None or not torch.equal(mine, down[name]):
+                raise self._refuse(step, f"{name!r} is not what followed before")
+            self._repeated[name] = key
 
     def _keep_sum(self, step: int, down: Down) -> None:
         total = down[OPENED]

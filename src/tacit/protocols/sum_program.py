@@ -19,8 +19,8 @@ everything sent down. A party answers steps in order, each with one vector: what
 and sent again if the step is repeated, and a step that is asked with other vectors is refused. The steps of a
 `Chained` program repeat what the earlier ones were sent, and one that repeats something else is refused.
 Within a session a step is sent only what was added to the vectors of the step before (step_vectors.py).
-What a program asks once (`AsksOnce`) is refused in a second step. Where the rules say `checked`, a party is
-sent every opened sum and answers only the step that follows from it (checked_sums.py).
+What a program asks once (`AsksOnce`) is refused in a second step. Of the sums that the rules call `checked`,
+a party is sent each opened one and answers only the step that follows from it (checked_sums.py).
 
 Claim: with `threshold` 1 no coordinator opens two different sums of one step. A party masks its vector with
 all parties of the contract, and these masks cancel only in the sum over all of them (sum_of_all.py), so
@@ -47,7 +47,7 @@ import torch
 from torch import Tensor
 
 from ..errors import BadData, ProtocolError, QueryRefused, SumAborted, TacitError
-from ..parameters import check, choice, flag, real, whole
+from ..parameters import check, choice, real, whole
 from ..parties.message import Message
 from . import secagg, sum_of_all
 from .checked_sums import OPENED, TAGS, Checker, Checks
@@ -116,15 +116,24 @@ class SumRules:
         60.0, above=0, none=True, doc="seconds for each step of a sum; None waits for everyone"
     )
     tries: int = whole(3, least=1, doc="how often a sum is tried before the program fails")
-    checked: bool = flag(False, doc="whether parties answer only steps that follow from the sums before")
+    checked: int = whole(
+        0, least=0, doc="how many first sums parties check: they answer only steps that follow from them"
+    )
 
     @cached_property
     def may_leave(self) -> int:
         """How many parties a sum may be without."""
         return len(self.parties) - self.terms(1, 1, b"").enough
 
+    def tags(self, step: int) -> int:
+        """Return how many tags the sum of a step ends with."""
+        return TAGS if step < self.checked else 0
+
     def terms(self, length: int, bound: int, sent: bytes, modular: bool = False) -> secagg.SecAggTerms:
-        """Return the terms of one sum; `modular`: of words, not of numbers (sum_steps.Packed)."""
+        """Return the terms of one sum of vectors with their tags.
+
+        `modular`: of words, not of numbers (sum_steps.Packed).
+        """
         key, known = (length, bound, modular), self._known
         if key not in known:
             if len(known) >= 1024:  # a program has few lengths
@@ -147,7 +156,7 @@ def _make_terms(rules: SumRules, length: int, bound: int, modular: bool) -> seca
     terms = secagg.SecAggTerms(
         rules.contract,
         len(rules.parties),
-        length + TAGS * rules.checked,
+        length,
         bound,
         rules.threshold,
         adversary=rules.adversary,
@@ -267,7 +276,7 @@ async def client(
     checker = None
     if rules.checked:
         assert isinstance(answers, Checks)
-        checker = Checker(me.name, program, rules.parties, answers)
+        checker = Checker(me.name, program, rules.parties, answers, rules.checked)
     message: Any = None
     with me.listen(server, *ASKS) as inbox:
         while True:
@@ -288,11 +297,12 @@ async def client(
                 read = last.read(step, message.vectors, message.kept)
                 first, down = read_first(program, rules.may_leave, step, read.down, answers)
                 sent, vector = _answer(me.name, program, table, answers, message, checker, read, first)
-                packed = checker is None and read.count_words(program, step - first, down) is not None
-                terms = rules.terms(len(vector), program.bound, sent, packed)
+                tags = rules.tags(step)
+                packed = not tags and read.count_words(program, step - first, down) is not None
+                terms = rules.terms(len(vector) + tags, program.bound, sent, packed)
                 if rules.threshold == 1 and begins is None:
                     # one message and no answer to wait for: nothing that a restarted server could interrupt
-                    tagged = vector if checker is None else checker.tag(step, vector)
+                    tagged = checker.tag(step, vector) if checker is not None and tags else vector
                     await sum_of_all.continue_session(
                         me, _tag(message), tagged, terms, rules.parties, session, server
                     )
@@ -329,7 +339,8 @@ async def _begin(
     """Take part in the first sum of a session, with tags where parties check sums."""
     if checker is not None:
         await checker.exchange_key(scope)
-        vector = checker.tag(step, vector)
+        if rules.tags(step):
+            vector = checker.tag(step, vector)
     values = torch.from_numpy(vector)
     await sum_of_all.client(scope, values, terms, rules.parties, session, begins, identity, server)
 
@@ -387,7 +398,8 @@ def _answer(
                 f"the coordinator asks {name!r} in step {step + 1} for what it has answered ({once}), and "
                 "the agreed program asks that once. Nothing was sent."
             )
-        length = None if checker is not None else read.count_words(program, own, down)
+        tagged = checker is not None and step < checker.sums
+        length = None if tagged else read.count_words(program, own, down)
         packed = length is not None
         if length is not None:
             vector = cast(Packed, program).local_words(own, table, down)
@@ -488,8 +500,9 @@ async def _sum(
     aborted: Callable[[int, str], None],
 ) -> SumOutcome:
     """Return the sum of one step. A party that restarts begins it again; an aborted sum is tried again."""
-    words = None if rules.checked else count_words(program, *asked)
-    length = program.length(*asked) if words is None else words
+    tags = rules.tags(step)
+    words = None if tags else count_words(program, *asked)
+    length = program.length(*asked) + tags if words is None else words
     terms = rules.terms(length, program.bound, keys.last.digest(step, vectors), words is not None)
     tries = 0
     while True:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
-from .checked_sums import OPENED, TAGS
+from .checked_sums import OPENED
 from .departures import Questions, mark
 from .sum_steps import AboutOneSet, Down, Packed, R, SumProgram, count_words
 from .summing import SumOutcome
@@ -68,7 +68,7 @@ async def run_steps(
             break
         questions.add(down)
         sent = mark(down, first)
-        if rules.checked and step:
+        if 0 < step <= rules.checked:
             sent[OPENED] = torch.from_numpy(total)
         if step < len(sums):
             total, present = np.asarray(sums[step][0], dtype=np.int64), sums[step][1]
@@ -82,8 +82,8 @@ async def run_steps(
             steps, first = program.coordinate(), step + 1
             down = dict(next(steps))
             continue
-        numbers = total[: len(total) - TAGS * rules.checked]
-        if not rules.checked and count_words(program, own, down) is not None:
+        numbers = total[: len(total) - rules.tags(step)]
+        if not rules.tags(step) and count_words(program, own, down) is not None:
             numbers = cast(Packed, program).unpack(own, down, total)
         try:
             down = dict(steps.send(numbers))

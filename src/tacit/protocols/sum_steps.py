@@ -160,6 +160,26 @@ class Repeatable(Protocol):
     is_repeatable: ClassVar[bool]
 
 
+@runtime_checkable
+class CheckedAtFirst(Protocol):
+    """A program of which parties check the first sums alone, and the step that follows from them.
+
+    The vectors of that step are the same in all later ones.
+    """
+
+    @property
+    def checked_sums(self) -> int:
+        """How many."""
+
+
+@runtime_checkable
+class ByParty(Protocol):
+    """A program with sums that are not those of the parties' rows in one table."""
+
+    def is_by_party(self, step: int) -> bool:
+        """Return whether the sum of this step depends on which party has which rows."""
+
+
 def count_words(program: SumProgram[Any, Any], step: int, down: Down) -> int | None:
     """Return how many words the vectors of this step are added as; None: their numbers are, one by one."""
     return cast(Packed, program).words(step, down) if implements(type(program), Packed) else None
@@ -171,12 +191,18 @@ def implements(kind: type, protocol: Any) -> bool:
     return issubclass(kind, protocol)
 
 
-def ideal(program: SumProgram[T, R], tables: Mapping[str, T]) -> R:
-    """Compute the same in one place: the ideal function."""
+def ideal(program: SumProgram[T, R], tables: Mapping[str, T], pooled: T | None = None) -> R:
+    """Compute the same in one place: the ideal function.
+
+    `pooled`: the rows of all tables in one, for the sums that do not depend on the partition.
+    """
+    together = tables if pooled is None else {"all": pooled}
     steps = program.coordinate()
     down = next(steps)
     for step in range(program.max_steps):
-        total = np.sum([program.local(step, table, down) for table in tables.values()], axis=0)
+        by_party = pooled is not None and isinstance(program, ByParty) and program.is_by_party(step)
+        parts = (tables if by_party else together).values()
+        total = np.sum([program.local(step, table, down) for table in parts], axis=0)
         try:
             down = steps.send(total)
         except StopIteration as end:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...boost.agreement import Terms
-from ...boost.bins import MOST_LEVELS, refuse_cells, refuse_dates, refuse_mixed
+from ...boost.agreement import LEVEL_ROWS, Terms, count_levels
+from ...boost.bins import MOST_LEVELS, refuse_cells, refuse_dates, refuse_mixed, refuse_moments
 from ...boost.objectives import Custom
 from ...boost.private_program import DEPTH, PRIVATE_OBJECTIVES, PrivateBoostProgram
 from ...boost.program import Boosted, BoostProgram
@@ -22,7 +22,7 @@ from ...errors import BadData, BadParameter
 from ...parameters import bad, check, nearest
 from ...parties.ledger import Ledger
 from ...stats import level_sketch
-from ...stats.columns import holds_numbers, is_number, known_values, text_of
+from ...stats.columns import _natural, holds_numbers, is_number, numbers, text_of
 from ...stats.tables import check_columns, check_frames, tables_of
 from ..stats.run import run_sums
 
@@ -42,21 +42,22 @@ def train_horizontal(fed: Any, options: Mapping[str, Any], runtime: Any, guard: 
     frames, label, defaults = read_tables(fed, OWNER)
     config = check(BoostConfig(**{**({"label": label} if label else {}), **defaults, **options}), OWNER)
     frames = mask_codes(frames, config)
-    terms = make_terms(config, frames)
+    counts = LevelCounts(frames)
+    terms = make_terms(config, frames, counts)
     check_rows(frames, terms)
     pooled = None
     if runtime == "cohort" and config.min_party_rows == 1 and config.epsilon is None:
         pooled = pd.concat(list(frames.values()), ignore_index=True)
     custom = None
     if callable(config.objective):
-        if runtime != "cohort":
+        if runtime != "cohort":  # elsewhere, options are plain values that parties agree on
             raise bad(OWNER, "objective", "a function", "one of tacit's names unless runtime is 'cohort'")
         custom = _custom(config, frames)
     program = make_program(config, terms, len(frames), custom)
     found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=OWNER, pooled=pooled)
     result = conclude(program, found, ledger, len(frames))
     dates = {} if "features" in options or not isinstance(fed, Federation) else _dates_of(fed)
-    return replace(result, notes=(*result.notes, *_note_left_out(dates, config, terms, frames)))
+    return replace(result, notes=(*result.notes, *_note_left_out(dates, config, terms, counts)))
 
 
 def _dates_of(fed: Federation) -> Mapping[str, Any]:
@@ -66,7 +67,7 @@ def _dates_of(fed: Federation) -> Mapping[str, Any]:
 
 
 def _note_left_out(
-    dates: Mapping[str, Any], config: BoostConfig, terms: Terms, frames: Mapping[str, pd.DataFrame]
+    dates: Mapping[str, Any], config: BoostConfig, terms: Terms, counts: LevelCounts
 ) -> list[str]:
     """Return what of the tables the trees do not use: dates of a federation, and levels beyond the limit."""
     notes = []
@@ -76,23 +77,16 @@ def _note_left_out(
             "date, to use them."
         )
     if config.epsilon is None and not isinstance(config.categories, Mapping):
-        for name, levels in terms.levels.items():
-            if name != config.label and len(levels) <= MOST_LEVELS:
-                found = {text_of(v) for f in frames.values() for v in known_values(f[name])}
-                if len(found) > MOST_LEVELS and not levels:
-                    notes.append(
-                        f"{name!r} is not used: each of its {len(found)} values is in one row, as in a "
-                        "column of ids, free text, or dates written as text."
-                    )
-                elif len(found) > MOST_LEVELS:
-                    which = (
-                        f"the {len(levels)} most frequent"
-                        if len(levels) == MOST_LEVELS
-                        else (f"the {len(levels)} that more than one row has")
-                    )
-                    notes.append(
-                        f"{name!r} has {len(found)} levels: {which} are used, and all others count as one."
-                    )
+        least = terms.min_level_rows
+        for name in terms.categorical:
+            found, known = counts.all(name), counts.found(name, least)
+            used = terms.levels.get(name, known)
+            if used and len(used) < len(found):
+                which = f"of which a party has {least} rows" if len(used) == len(known) else "most frequent"
+                notes.append(
+                    f"{name!r} has {len(found)} levels: the {len(used)} {which} are used, and all others "
+                    "count as one."
+                )
     return notes
 
 
@@ -136,8 +130,11 @@ def _codes(config: BoostConfig) -> dict[str, tuple[str, ...]]:
     return {str(c): code_texts(v) for c, v in codes.items()}
 
 
-def make_terms(config: BoostConfig, frames: Mapping[str, pd.DataFrame]) -> Terms:
+def make_terms(
+    config: BoostConfig, frames: Mapping[str, pd.DataFrame], counts: LevelCounts | None = None
+) -> Terms:
     """Return what the model is about, with what is not declared taken from the columns of the tables."""
+    counts = counts or LevelCounts(frames)
     first = next(iter(frames.values()))
     columns = (
         list(config.features)
@@ -164,10 +161,15 @@ def make_terms(config: BoostConfig, frames: Mapping[str, pd.DataFrame]) -> Terms
     levels = _texts(categories) if isinstance(categories, Mapping) else {}
     labels = tuple(text_of(v) for v in config.labels or ())
     terms = declared_terms(config, columns, categorical, levels, labels)
-    if terms.sketched and _count_levels(frames, terms) > level_sketch.MOST:
-        # more than a sum can find: taken from the tables, which this process holds
-        found = {c: _most_frequent(frames, c) for c in terms.sketched}
-        labels = found.pop(config.label, labels)
+    if config.epsilon is None and config.label in terms.sketched:
+        classes = counts.all(config.label)
+        if len(counts.found(config.label, config.min_level_rows)) < len(classes):
+            # a class with few rows everywhere: taken from the tables, which this process holds
+            terms = declared_terms(config, columns, categorical, levels, tuple(classes))
+    found = {c: counts.found(c, config.min_level_rows) for c in terms.sketched}
+    if sum(map(len, found.values())) > level_sketch.MOST:  # more than a sum can find
+        labels = found.pop(config.label, terms.labels)
+        found = {c: counts.most_frequent(c, known) for c, known in found.items()}
         terms = declared_terms(config, columns, categorical, {**levels, **found}, labels)
     return terms
 
@@ -208,6 +210,7 @@ def declared_terms(
         cuts,
         config.bins,
         _codes(config),
+        config.min_level_rows,
     )
 
 
@@ -230,6 +233,7 @@ def _is_category(name: str, frames: Mapping[str, pd.DataFrame]) -> bool:
     known = {who: frame[name] for who, frame in frames.items() if frame[name].notna().any()}
     texts = [who for who, column in known.items() if not _is_numeric(column)]
     for who in texts:
+        refuse_moments(known[who], who)
         refuse_mixed(known[who], who)
     numeric = [who for who in known if who not in texts]
     if texts and numeric:
@@ -245,21 +249,32 @@ def _is_numeric(column: pd.Series) -> bool:
     return is_number(column) or pd.api.types.is_bool_dtype(column.dtype) or holds_numbers(column)
 
 
-def _count_levels(frames: Mapping[str, pd.DataFrame], terms: Terms) -> int:
-    return sum(len({text_of(v) for f in frames.values() for v in known_values(f[c])}) for c in terms.sketched)
+class LevelCounts:
+    """The levels of columns in tables that this process holds: each is read once."""
 
+    def __init__(self, frames: Mapping[str, pd.DataFrame]):
+        self.frames = frames
+        self._counts: dict[str, list[dict[str, int]]] = {}
 
-def _most_frequent(frames: Mapping[str, pd.DataFrame], column: str) -> tuple[str, ...]:
-    """Return the levels of a column that the trees use.
+    def of(self, column: str) -> list[dict[str, int]]:
+        """Return the rows of each level at each party."""
+        if column not in self._counts:
+            self._counts[column] = [count_levels(frame[column]) for frame in self.frames.values()]
+        return self._counts[column]
 
-    Of more than the limit, a level of one row is none of them: the saved model lists the levels, and those
-    of a column of ids are people.
-    """
-    counts = pd.concat([f[column].dropna().map(text_of) for f in frames.values()]).value_counts()
-    if len(counts) > MOST_LEVELS:
-        counts = counts[counts > 1]
-    by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))  # ties whatever the parties
-    return tuple(sorted(level for level, _ in by_count[:MOST_LEVELS]))
+    def all(self, column: str) -> list[str]:
+        return sorted(set().union(*self.of(column)), key=_natural)
+
+    def found(self, column: str, least: int) -> tuple[str, ...]:
+        """Return the levels that a sum over parties finds, in order."""
+        found = {level for counts in self.of(column) for level, n in counts.items() if n >= least}
+        return tuple(sorted(found, key=_natural))
+
+    def most_frequent(self, column: str, found: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those of the found levels that a feature can have."""
+        rows = {level: sum(counts.get(level, 0) for counts in self.of(column)) for level in found}
+        by_count = sorted(found, key=lambda level: (-rows[level], level))  # ties whatever the parties
+        return tuple(sorted(by_count[:MOST_LEVELS], key=_natural))
 
 
 def check_rows(frames: Mapping[str, pd.DataFrame], terms: Terms, owner: str = OWNER) -> None:
@@ -275,7 +290,8 @@ def check_rows(frames: Mapping[str, pd.DataFrame], terms: Terms, owner: str = OW
 
 def _custom(config: BoostConfig, frames: Mapping[str, pd.DataFrame]) -> Custom:
     """Try the function on the labels, and bound its gradients by four times those at margin 0."""
-    y = np.concatenate([pd.to_numeric(f[config.label]).to_numpy(np.float64) for f in frames.values()])
+    otherwise = "convert it: objective is a function of numbers"
+    y = np.concatenate([numbers(f, config.label, otherwise) for f in frames.values()])
     function = config.objective
     assert callable(function)
     try:
@@ -342,6 +358,7 @@ NOT_PRIVATE = {
     "held_out": None,
     "early_stopping": None,
     "min_party_rows": 1,
+    "min_level_rows": LEVEL_ROWS,
 }
 
 
@@ -405,6 +422,13 @@ def conclude(program: Any, found: Boosted, ledger: Ledger, parties: int) -> Boos
         notes.append(
             f"Nodes in which a party has fewer than {program.min_party_rows} rows were found without them."
         )
+    if isinstance(program, BoostProgram):
+        notes += [
+            f"{feature.name!r} is not used: no party has {program.about.min_level_rows} rows with one of its "
+            "values, as in a column of ids, free text, or dates written as text. Levels can be declared."
+            for feature in found.model.bins.features
+            if feature.levels == ()
+        ]
     return BoostResult(
         found.model,
         ledger,

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...boost.agreement import CLASSES, LEVEL_ROWS
 from ...boost.result import BoostResult
 from ...config import toml
 from ...config.boost import BoostConfig
@@ -98,6 +99,11 @@ class BoostPolicy:
         1, least=1, doc="fewest rows of this party in a node to which it adds; the job must have as many"
     )
     min_rows: int = whole(1, least=1, doc="fewest rows over all parties in a leaf; the job must have as many")
+    min_level_rows: int = whole(
+        LEVEL_ROWS,
+        least=1,
+        doc="fewest rows of a party with a level that is found; the job must have as many, or declare all",
+    )
     max_trees: int | None = whole(None, least=1, none=True, doc="most trees of a job")
     max_depth: int | None = whole(None, least=1, none=True, doc="largest depth of a job")
     reveal: str = choice(
@@ -123,11 +129,18 @@ def read_policy(kit: Path | None) -> BoostPolicy:
     return from_fields(toml.read(place).get(WORD, {}), BoostPolicy, f"{place}, {WORD}", "a policy has no key")
 
 
+def _finds_levels(options: BoostConfig) -> bool:
+    """Return whether a job has levels or classes that it does not declare."""
+    has_classes = options.objective in CLASSES and options.labels is None
+    return has_classes or (bool(options.categories) and not isinstance(options.categories, Mapping))
+
+
 def check_policy(policy: BoostPolicy, options: BoostConfig) -> None:
     """Raise QueryRefused with all that the owner does not allow. Noise makes small nodes harmless."""
     problems = []
     if options.epsilon is None:
-        for name in ("min_party_rows", "min_rows"):
+        floors = ("min_party_rows", "min_rows", *(["min_level_rows"] if _finds_levels(options) else []))
+        for name in floors:
             if getattr(options, name) < getattr(policy, name):
                 problems.append(
                     f"{name} is {getattr(options, name)}, and this party requires {getattr(policy, name)}"

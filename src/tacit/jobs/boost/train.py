@@ -54,8 +54,9 @@ def train(
 
     `fed` is {party: DataFrame} with the same columns, and `label` names one of them; or a federation made
     from tables, which has its label, and whose training rows are used. The trees are those of the pooled
-    rows. `runtime` is "cohort" (simulation), "inprocess" or "processes" (real secure sums), `guard` a
-    `tacit.guard.SecAgg(…)`; without one, every sum is over all parties.
+    rows. `runtime` is "cohort" (simulation), "masked" (simulation in which masks are executed, and messages
+    are not), "inprocess" or "processes" (real secure sums), `guard` a `tacit.guard.SecAgg(…)`; without one,
+    every sum is over all parties.
 
     With `epsilon`, the structure of trees is drawn at random and their leaves have noise.
 

@@ -116,6 +116,7 @@ def _for_terms(config: WoeConfig) -> BoostConfig:
         labels=config.labels,
         cuts=config.cuts,
         bins=config.first_bins,
+        min_level_rows=config.min_level_rows,
     )
 
 

@@ -19,7 +19,7 @@ from ...errors import BadJob, BadParameter
 from ...parameters import check
 from ...protocols.checked_sums import can_check
 from ...protocols.sum_program import SumProgram, SumRules
-from ...protocols.sum_steps import Repeatable
+from ...protocols.sum_steps import CheckedAtFirst, Repeatable
 
 FORMAT = 1
 
@@ -71,7 +71,7 @@ class SumContract:
             "bound": program.bound,
             "threshold": threshold,
             "adversary": adversary,
-            "checked": threshold == 1 and is_checked(program, len(parties)),
+            "checked": count_checked(program, len(parties)) if threshold == 1 else 0,
             "data": dict(data or {}),
         }
         try:
@@ -144,14 +144,13 @@ class SumContract:
         )
 
 
-def is_checked(program: SumProgram[Any, Any], parties: int) -> bool:
-    """Return whether parties repeat the coordinator's part, where every sum is over all of them."""
-    return (
-        isinstance(program, Repeatable)
-        and program.is_repeatable
-        and program.max_steps > 1
-        and can_check(program, parties)
-    )
+def count_checked(program: SumProgram[Any, Any], parties: int) -> int:
+    """Return how many first sums parties check, where every sum is over all of them."""
+    if program.max_steps == 1 or not can_check(program, parties):
+        return 0
+    if isinstance(program, CheckedAtFirst):
+        return program.checked_sums
+    return program.max_steps if isinstance(program, Repeatable) and program.is_repeatable else 0
 
 
 def _flatten(tables: Mapping[str, Any], prefix: str = "", depth: int = 3) -> dict[str, Any]:

@@ -44,6 +44,9 @@ class StatsPolicy:
     min_count: int = whole(
         LEAST, least=1, doc="smallest count that a query without an ε may show (its min_count, min_cell)"
     )
+    min_level_rows: int = whole(
+        2, least=1, doc="fewest rows of a party with a level that WOE finds (its min_level_rows)"
+    )
     min_exits: int = whole(
         1, least=1, doc="fewest people who leave between two sums that a Cox model opens (its min_exits)"
     )
@@ -60,7 +63,7 @@ class StatsPolicy:
         2.0, least=0, doc="fewest rows of this party, by weight, in a step of a regression or Cox model"
     )
     only_private: bool = False  # answer only queries with an ε
-    only_checked: bool = False  # answer no query whose steps parties cannot check (threshold below 1)
+    only_checked: bool = False  # answer no query of which parties cannot check all steps (threshold below 1)
 
 
 def read_policy(kit: Path | None) -> StatsPolicy:
@@ -99,7 +102,7 @@ def admit(
         )
     if policy.only_private and not private:
         raise QueryRefused("the query has no ε, and this party answers only private queries (only_private).")
-    if policy.only_checked and not contract.tables["checked"] and contract.tables["steps"] > 1:
+    if policy.only_checked and contract.tables["checked"] < contract.tables["steps"] > 1:
         raise QueryRefused(
             "the coordinator could choose the steps of this query: parties check them only if every sum is "
             "over all parties (threshold = 1), and this party answers no other (only_checked)."
@@ -136,10 +139,11 @@ def check_least(policy: StatsPolicy, asked: Mapping[str, Any]) -> None:
     from ...errors import QueryRefused
 
     by_site = asked.get("strata") in ("site", ["site"])  # opens no grid
-    rules = {"min_count": policy.min_count, "min_cell": policy.min_count, "min_exits": policy.min_exits}
+    rules = {"min_count": policy.min_count, "min_cell": policy.min_count}
+    rules |= {name: getattr(policy, name) for name in ("min_exits", "min_level_rows")}
     for name, least in rules.items():
         if name in asked and asked[name] < least and not (by_site and name == "min_exits"):
-            key = "min_exits" if name == "min_exits" else "min_count"
+            key = "min_count" if name == "min_cell" else name
             raise QueryRefused(
                 f"the query has {name} = {asked[name]}, and this party's policy requires {least} ({key}). "
                 "Nothing was sent."

@@ -5,11 +5,13 @@
 from them. There, lists arrive as tuples.
 
     runtime="cohort"      simulation: the sums are computed in one place, and the ledger says "ideal"
+    runtime="masked"      simulation: every party's vector is masked, as in a secure aggregation, and masked
+                          vectors are added; the ledger says "executed" for masks, "ideal" for messages
     runtime="inprocess"   one program per party in this process; every sum is a real secure aggregation
     runtime="processes"   one process per party, or tacit.Processes(…); with restart=True a killed party
                           is started again, and the result is the same to the last bit
 
-All three give the same bits.
+All give the same bits.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import functools
 import secrets
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,13 +31,13 @@ from ...guard.secagg import SecAgg
 from ...parameters import bad, check
 from ...parties.codec import encode_parts
 from ...parties.forms import ALIGN
-from ...parties.ledger import Ledger
+from ...parties.ledger import How, Ledger
 from ...parties.party import Party
 from ...protocols import secagg, sum_of_all, sum_program
 from ...protocols.checked_sums import OPENED, TAGS
 from ...protocols.step_vectors import shorten
 from ...protocols.sum_program import KeptAnswers, SumProgram, SumStep
-from ...protocols.sum_steps import count_words
+from ...protocols.sum_steps import ByParty, count_words
 from ...protocols.summing import MaskedVector
 from ...runtimes.choose import allowed_runtimes, choose_runtime
 from ...runtimes.inprocess import InProcess
@@ -43,7 +45,8 @@ from ...runtimes.processes import Processes
 from ...stats.privacy import Private
 from ...stats.tables import check_frames, to_plain
 from ..threads import one_blas_thread
-from .contract import SumContract, is_checked
+from .contract import SumContract, count_checked
+from .masked import MaskedSums
 from .parties import Departures, coordinator, member, party
 
 R = TypeVar("R")
@@ -83,10 +86,12 @@ def _run_sums(
     if runtime == "cohort":
         return _simulate(program, frames, stage, ledger, pooled), ledger
     check_frames(fed, owner, least=2)
+    if runtime == "masked":
+        return _simulate_masked(program, frames, stage, ledger, owner), ledger
     if SERVER in frames:
         raise bad(owner, "the name of a party", SERVER, "another name: the coordinator has this name")
     if isinstance(runtime, str) and runtime not in ("inprocess", "processes"):
-        raise bad(owner, "runtime", runtime, allowed_runtimes("cohort"))
+        raise bad(owner, "runtime", runtime, allowed_runtimes("cohort", "masked"))
     contract = SumContract.of(
         program, list(frames), threshold=stage.threshold, adversary=stage.adversary, server=SERVER
     )
@@ -149,23 +154,38 @@ def _simulate(
 ) -> R:
     """Compute the ideal function, and record the messages that parties would have exchanged."""
     counting = _Counting(program, len(frames), stage)
-    value: R = sum_program.ideal(counting, frames if pooled is None else {"all": pooled})
-    everyone = f"each of {len(frames)} parties"
-    ledger.record(
-        SERVER, everyone, MaskedVector, count=counting.steps * len(frames), bytes=counting.up, how="ideal"
-    )
-    ledger.record(
-        everyone, SERVER, SumStep, count=counting.steps * len(frames), bytes=counting.down, how="ideal"
-    )
-    ledger.record(
-        SERVER,
-        "the sums",
-        "opened sums",
-        f"{counting.numbers} numbers in {counting.steps} sums over all {len(frames)} parties",
-        count=counting.steps,
-        how="ideal",
-    )
+    value: R = sum_program.ideal(counting, frames, pooled)
+    counting.record(ledger, "ideal")
     return value
+
+
+def _simulate_masked(
+    program: SumProgram[pd.DataFrame, R],
+    frames: dict[str, pd.DataFrame],
+    stage: SecAgg,
+    ledger: Ledger,
+    owner: str,
+) -> R:
+    """Compute the sums of masked vectors, and record the messages that parties would have exchanged."""
+    for name, value, only in (("threshold", stage.threshold, 1.0), ("adversary", stage.adversary, "curious")):
+        if value != only:
+            why = "Use runtime='inprocess', which executes messages too."
+            raise bad(owner, f"guard.{name}", value, f"{only!r} with runtime='masked'", why)
+    contract = SumContract.of(program, list(frames), threshold=1.0, server=SERVER)
+    counting, sums = _Counting(program, len(frames), stage), MaskedSums(program, frames, contract.digest)
+    steps = counting.coordinate()
+    down = next(steps)
+    for step in range(program.max_steps):
+        try:
+            down = steps.send(sums.add(step, down))
+        except StopIteration as end:
+            counting.record(ledger, "executed")
+            ledger.stamp(
+                "Masks were executed: every party's vectors were masked with keys of each pair of parties, "
+                "and only the sums of masked vectors were opened. Messages were counted, not sent."
+            )
+            return end.value  # type: ignore[no-any-return]
+    raise AssertionError(f"the program has more than its {program.max_steps} steps")
 
 
 def _digits(n: int) -> int:
@@ -180,8 +200,10 @@ class _Counting:
         self.program, self.parties, self.stage = program, parties, stage
         self.max_steps, self.bound, self.local = program.max_steps, program.bound, program.local
         self.length = program.length
+        by_party = program.is_by_party if isinstance(program, ByParty) else None
+        self.is_by_party: Callable[[int], bool] = by_party or (lambda step: False)
         self.steps = self.numbers = self.up = self.down = 0
-        self.tags = TAGS if stage.threshold == 1 and is_checked(program, parties) else 0
+        self.checked = count_checked(program, parties) if stage.threshold == 1 else 0
         self.last: sum_program.Down = {}  # what the last step was sent
         self.before = 0  # numbers in the last sum, which is sent with the next step
         # by the length of a vector, whether it is the first, and whether it is of words
@@ -193,11 +215,20 @@ class _Counting:
         down = next(steps)
         while True:
             total = yield down
-            self._count(down, len(total), None if self.tags else count_words(self.program, self.steps, down))
+            words = None if self.steps < self.checked else count_words(self.program, self.steps, down)
+            self._count(down, len(total), words)
             try:
                 down = steps.send(total)
             except StopIteration as end:
                 return end.value
+
+    def record(self, ledger: Ledger, masks: How) -> None:
+        """Record what was counted; `masks`: whether masked vectors and their sums were computed."""
+        everyone, count = f"each of {self.parties} parties", self.steps * self.parties
+        ledger.record(SERVER, everyone, MaskedVector, count=count, bytes=self.up, how=masks)
+        ledger.record(everyone, SERVER, SumStep, count=count, bytes=self.down, how="ideal")
+        numbers = f"{self.numbers} numbers in {self.steps} sums over all {self.parties} parties"
+        ledger.record(SERVER, "the sums", "opened sums", numbers, count=self.steps, how=masks)
 
     def _size(self, message: SumStep) -> int:
         """Return the bytes of a message; equal shapes, up to the width of their numbers, have equal heads."""
@@ -230,13 +261,13 @@ class _Counting:
     def _count(self, down: sum_program.Down, length: int, words: int | None) -> None:
         session = bytes(sum_program.SESSION_BYTES)
         vectors = dict(down)
-        if self.tags and self.steps:
+        if 0 < self.steps <= self.checked:
             vectors[OPENED] = torch.zeros(self.before, dtype=torch.int64)
         continues = self.steps and self.stage.threshold == 1
         shorter, kept = shorten(self.last, vectors) if continues else (vectors, {})
         self.last = vectors
         sent = self._size(SumStep(self.steps, session, session, shorter, kept))
-        self.before = length + self.tags
+        self.before = length + (TAGS if self.steps < self.checked else 0)
         sent_up = self.before if words is None else words
         self.steps += 1
         self.numbers += length
