@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .engine.layers import Characters, CropFlip
-from .engine.members import Members
+from .engine.members import Members, members_of
 from .errors import BadData, BadJob, BadParameter, MissingFiles
 from .parameters import bad, check, flag, nearest, to_table, whole
 
@@ -78,6 +78,14 @@ class MLP:
             layers += [nn.Linear(width, h), nn.ReLU()]
             width = h
         return nn.Sequential(*layers, nn.Linear(width, outputs))
+
+
+def count_members(model: Any) -> int:
+    """How many networks a model is made of that are trained side by side; 1 for any other model."""
+    spec = model.spec if isinstance(model, Pretrained) else model
+    if isinstance(spec, nn.Module):
+        return len(members_of(spec)) or 1
+    return spec.members or 1 if isinstance(spec, MLP) else 1
 
 
 class _Embedded(nn.Module):

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from .losses import Objective
 
 CROSS_ENTROPY = Objective()
+AT_ONCE = 4096  # rows of a member at a time: what its layers return then stays in a core's cache
+SHORTEST = 8  # rows to which batches are cut: below, the products take no less time
 
 
 class Slot(NamedTuple):
@@ -125,15 +127,64 @@ def gradient(
     model of several members has them one after the other: a stack of S·M models, M of which share a batch.
     """
     if members > 1:
-        w = w.reshape(len(w) * members, -1)
-        index, live = index.repeat_interleave(members, 0), live.repeat_interleave(members, 0)
-        g = gradient(layers, w, x, y, index, live, objective, weights)
-        return g.view(len(w) // members, -1)
+        return _gradient_of_members(layers, w, x, y, index, live, objective, weights, members)
     g = torch.empty_like(w, memory_format=torch.contiguous_format)
     # on a CPU four times as fast as x[index]
     rows = x.index_select(0, index.reshape(-1)).view(*index.shape, -1)
     backward(layers, w, rows, y[index], live, g, objective=objective, weights=weights)
     return g
+
+
+def _gradient_of_members(
+    layers: list[Layer],
+    w: Tensor,
+    x: Tensor,
+    y: Tensor,
+    index: Tensor,
+    live: Tensor,
+    objective: Objective,
+    weights: Tensor | None,
+    members: int,
+) -> Tensor:
+    g, size = torch.empty_like(w, memory_format=torch.contiguous_format), w.shape[1] // members
+    for everyone, length in _of_similar_length(live):
+        at_once = max(1, AT_ONCE // length) if w.device.type == "cpu" else len(everyone)
+        for who in everyone.split(at_once):
+            some, there = index[who, :length], live[who, :length]
+            rows = x.index_select(0, some.reshape(-1)).view(len(who), length, -1)
+            models, target = w[who], y[some]
+            own = torch.empty_like(models)
+            for start in range(0, w.shape[1], size):
+                part = slice(start, start + size)
+                backward(
+                    layers,
+                    models[:, part],
+                    rows,
+                    target,
+                    there,
+                    own[:, part],
+                    objective=objective,
+                    weights=weights,
+                )
+            g[who] = own
+    return g
+
+
+def _of_similar_length(live: Tensor) -> list[tuple[Tensor, int]]:
+    """Return clients by the number of their live rows, and how many rows their batches may be cut to.
+
+    Padding takes as long as rows do, and with M members M times as long. A client's length depends on its own
+    rows only, so its gradient does not depend on who else is in the stack. A GPU would wait for the lengths.
+    """
+    everyone = torch.arange(len(live), device=live.device)
+    if live.device.type != "cpu":
+        return [(everyone, live.shape[1])]
+    found = []
+    lengths = (live > 0).sum(1)
+    lengths = (2.0 ** lengths.clamp(min=SHORTEST).double().log2().ceil()).long().clamp(max=live.shape[1])
+    for length in lengths.unique().tolist():
+        found.append((everyone[lengths == length], length))
+    return found
 
 
 def sums_of_models(
