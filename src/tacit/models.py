@@ -52,7 +52,8 @@ class MLP:
     """A multilayer perceptron with ReLU.
 
     Two hidden layers of 200 units are the 2NN of McMahan et al. 2017 (199,210 parameters on MNIST). Several
-    `members` are an ensemble: independent networks that are trained side by side as one model.
+    `members` are an ensemble: independent networks that are trained side by side as one model. With early
+    stopping by the loss, each keeps the weights of its own best round.
     """
 
     hidden: tuple[int, ...] = (200, 200)
@@ -60,7 +61,7 @@ class MLP:
         None,
         least=1,
         most=64,
-        none="1",
+        none="4 with the defaults of tables and a stop by the loss, else 1",
         doc="networks with different initial weights, whose mean output is the model's",
     )
 

@@ -73,7 +73,11 @@ def test_every_member_has_the_weights_at_which_a_plain_loop_stops_it(label: str)
         r, waited = r + 1, waited + 1
         for member, state in zip(module.members, moments):
             parameters, out = list(member.parameters()), member(x)
-            loss = nn.functional.mse_loss(out[:, 0], y) if label == "cost" else nn.functional.cross_entropy(out, y)
+            loss = (
+                nn.functional.mse_loss(out[:, 0], y)
+                if label == "cost"
+                else nn.functional.cross_entropy(out, y)
+            )
             for k, g in enumerate(torch.autograd.grad(loss, parameters)):
                 m, v = state[k]
                 state[k] = m, v = 0.9 * m - 0.1 * adam.lr * g, 0.99 * v + 0.01 * (adam.lr * g) ** 2
@@ -105,12 +109,20 @@ def evaluated(fed: Any, module: nn.Module) -> float:
 
 @pytest.mark.parametrize(
     "how",
-    [{"engine": "each"}, {"runtime": "inprocess"}, {"runtime": "processes"}, {"guard": HIDDEN, "runtime": "inprocess"}],
+    [
+        {"engine": "each"},
+        {"runtime": "inprocess"},
+        {"runtime": "processes"},
+        {"guard": HIDDEN, "runtime": "inprocess"},
+    ],
     ids=["each", "messages", "processes", "SecAgg"],
 )
 def test_real_parties_stop_every_member_where_a_simulation_does(how: dict[str, Any]) -> None:
     options = STOPS | ({"guard": HIDDEN} if "guard" in how else {})
-    here, there = tacit.train(FED, **options), tacit.train(FED, **options, **{k: v for k, v in how.items() if k != "guard"})
+    here, there = (
+        tacit.train(FED, **options),
+        tacit.train(FED, **options, **{k: v for k, v in how.items() if k != "guard"}),
+    )
     a, b = one(here, "stop"), one(there, "stop")
     assert a["member_rounds"] == b["member_rounds"]
     assert len({*a["member_rounds"]}) > 1
@@ -136,11 +148,15 @@ def test_a_test_set_does_not_choose_the_weights_of_a_member() -> None:
     for run in runs:
         rounds = [e for e in run.events if e["kind"] == "round" and e["round"]]
         assert all(MEMBERS not in e and len(e["validation"][MEMBERS]) == 3 for e in rounds)
-        chosen = [min(range(len(rounds)), key=lambda r: rounds[r]["validation"][MEMBERS][k]) + 1 for k in range(3)]  # noqa: B023
+        chosen = [
+            min(range(len(rounds)), key=lambda r: rounds[r]["validation"][MEMBERS][k]) + 1 for k in range(3)
+        ]
         assert one(run, "stop")["member_rounds"] == chosen
         with torch.no_grad():
             out = run.model(fed.test.x)
-        assert run.metrics["loss"] == pytest.approx(float(nn.functional.cross_entropy(out, fed.test.y)), rel=1e-5)
+        assert run.metrics["loss"] == pytest.approx(
+            float(nn.functional.cross_entropy(out, fed.test.y)), rel=1e-5
+        )
     assert runs[0].metrics["best_round"] == runs[1].metrics["best_round"]
 
 
@@ -163,7 +179,9 @@ def test_a_resumed_run_keeps_the_same_weights_of_every_member(tmp_path: Path, ru
 
     def interrupt(event: dict[str, Any]) -> None:
         here = (event["kind"], event.get("round"))
-        if here == {"in the middle": ("round", 4), "before the last evaluation": ("round", last)}.get(at, (KEPT, last)):
+        if here == {"in the middle": ("round", 4), "before the last evaluation": ("round", last)}.get(
+            at, (KEPT, last)
+        ):
             raise Stop
 
     with pytest.raises(Stop):
@@ -184,8 +202,12 @@ def test_what_is_saved_loaded_predicted_and_exported_are_the_members_best_weight
         expected = torch.stack([m(encoded) for m in run.model.members]).mean(0).softmax(-1).numpy()
     for scored in (run.predict(new), tacit.load(tmp_path / "run").predict(new)):
         np.testing.assert_allclose(scored[["p(ill)", "p(well)"]], expected, atol=1e-6)
-    session = onnxruntime.InferenceSession(run.export(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
-    feed = {k: new[k].to_numpy(float)[:, None] for k in "abc"} | {"ward": new["ward"].to_numpy(object)[:, None]}
+    session = onnxruntime.InferenceSession(
+        run.export(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"]
+    )
+    feed = {k: new[k].to_numpy(float)[:, None] for k in "abc"} | {
+        "ward": new["ward"].to_numpy(object)[:, None]
+    }
     (p,) = session.run(["probabilities"], feed)
     np.testing.assert_allclose(p, expected, atol=1e-6)
     assert "Its networks are those of rounds" in run.report().read_text()
@@ -251,7 +273,9 @@ def test_members_whose_best_round_is_the_same_are_not_evaluated_again() -> None:
     ],
     ids=["loss", "metric", "auc", "no patience", "one network"],
 )
-def test_losses_of_members_are_sent_only_where_members_stop_by_them(options: dict[str, Any], members: int) -> None:
+def test_losses_of_members_are_sent_only_where_members_stop_by_them(
+    options: dict[str, Any], members: int
+) -> None:
     p = make_plan(FED, **STOPS | {"min_rows": 10} | options)
     assert p.rules.members == members
     assert len(blank_tally(p).members) == (members if members > 1 else 0)
@@ -302,5 +326,9 @@ def test_a_perceptron_on_a_table_is_four_networks_unless_something_says_otherwis
         assert models.count_members(make_plan(FED, **options).model) == 1, options
     rows = tacit.data.digits().split(3)
     assert models.count_members(make_plan(rows, model="mlp").model) == 1
-    note = next(e["text"] for e in tacit.train(FED, model=models.MLP((3,))).events if "chosen for" in e.get("text", ""))
+    note = next(
+        e["text"]
+        for e in tacit.train(FED, model=models.MLP((3,))).events
+        if "chosen for" in e.get("text", "")
+    )
     assert "model=MLP(hidden=(3,), members=4)" in note

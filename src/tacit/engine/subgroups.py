@@ -39,9 +39,7 @@ class Tally(NamedTuple):
 
     def add(self, other: Tally) -> Tally:
         cells = None if self.cells is None or other.cells is None else self.cells.add(other.cells)
-        return Tally(
-            self.total.add(other.total), cells, self.members + other.members, self.own + other.own
-        )
+        return Tally(self.total.add(other.total), cells, self.members + other.members, self.own + other.own)
 
     @property
     def parts(self) -> list[Counts]:

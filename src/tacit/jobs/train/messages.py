@@ -291,8 +291,8 @@ class MessageTrainer(Trainer):
         self, emitter: Emitter[list[RoundRecord]], answers: dict[str, State] | protocol.SumResult | None
     ) -> None:
         assert self.kept is not None
-        r = self.plan.rounds + 1
-        metrics = {} if answers is None else self._metrics(r, answers, placed(self.task.x.device, self.kept[0]))
+        r, model = self.plan.rounds + 1, placed(self.task.x.device, self.kept[0])
+        metrics = {} if answers is None else self._metrics(r, answers, model)
         record = kept_record(self.plan, r, metrics, self._count_evaluation_bytes(r))
         await emitter.emit([dataclasses.replace(record, dropped=self.dropped)])
 

@@ -133,9 +133,7 @@ class Plan(TrainConfig):
 
         Only by the loss: no other metric of a single member is reported.
         """
-        return (
-            self.patience is not None and self.stop_by == "loss" and models.count_members(self.model) > 1
-        )
+        return self.patience is not None and self.stop_by == "loss" and models.count_members(self.model) > 1
 
     @property
     def party_rules(self) -> Rules:

@@ -23,10 +23,10 @@ from ...protocols.rounds import Down, Look, Loss, Test, Tested, Upload
 from ...runs import Event
 from ...runtimes.cohort import Cohort
 from ...selection import PartyInfo
+from ..devices import placed
 from .guards import fit, reveals
 from .plan import Plan, seconds_of
 from .traffic import MessageSizes, evaluation_sizes, guarded_sizes, look_sizes, score_bytes
-from ..devices import placed
 from .trainer import Records, RoundRecord, RunContext, Trainer, evaluates, kept_record, make_record
 
 # under private.DPSGD

@@ -100,12 +100,10 @@ class EarlyStopping:
         return True
 
     def _is_better(self, k: int, value: float) -> bool:
-        return math.isfinite(value) and (
-            not self.rounds[k] or is_better(self.metric, value, self.values[k])
-        )
+        return math.isfinite(value) and (not self.rounds[k] or is_better(self.metric, value, self.values[k]))
 
     def _keep(self, better: Sequence[int], model: State) -> None:
-        """Take these members' weights from a model. What was kept stays as it is: it may be about to be saved."""
+        """Take these members' weights from a model, into new tensors: those before may be being saved."""
         now = {k: torch.clone(v) for k, v in model.items()}
         if self.state:
             kept, w = self.state["w"].to(now["w"].device), now["w"]

@@ -11,8 +11,8 @@ docs/how-to-learn-from-tables.md describes the procedure.
 - Linear models with noise: λ = 0.001, because 10/n would tell how many rows ε hides.
 - Networks: one local step and Adam at the server. The mean of the parties' steps is a step on a batch of the
   pooled rows, so parties do not drift apart, whatever their sizes. Early stopping by the loss of held-out
-  rows ends a run. A perceptron is four of them side by side (`models.MLP(members=4)`), each of which keeps the
-  weights of its own best round.
+  rows ends a run. A perceptron is four of them side by side (`models.MLP(members=4)`), each of which keeps
+  the weights of its own best round.
 - Networks with embeddings: the same without a penalty, and with a smaller τ. The gradient of a category that
   few rows have is small: next to it, λ = 0.003 or τ = 0.0001 would keep its embedding from being learned.
 """
