@@ -373,8 +373,8 @@ def run(record: RunRecord) -> list[str]:
         )
     if record.diverged is not None:
         sentences.append("Results after that round are meaningless. Try a smaller learning rate first.")
-    if stop := record.last("stop"):
-        rounds = stop.get("member_rounds")
+    if stopping := record.last("stop"):
+        rounds = stopping.get("member_rounds")
         if isinstance(rounds, list) and len(rounds) > 1 and all(type(r) is int for r in rounds):
             shown = names([count(r) for r in rounds], 8)
             sentences.append(f"Its networks are those of rounds {shown}: early stopping.")
