@@ -332,3 +332,11 @@ def test_a_perceptron_on_a_table_is_four_networks_unless_something_says_otherwis
         if "chosen for" in e.get("text", "")
     )
     assert "model=MLP(hidden=(3,), members=4)" in note
+
+
+@pytest.mark.parametrize("method", ["leave_one_out", "reconstructed"])
+def test_all_parties_together_are_worth_what_the_model_of_the_members_has(method: str) -> None:
+    run = tacit.train(FED, **STOPS | {"algorithm": algorithms.FedAvg(lr=3.0), "metric": "auc"})
+    assert len({*one(run, "stop")["member_rounds"]}) > 1
+    found = tacit.contribution(run, method=method)
+    assert found.values.whole == pytest.approx(run.metrics["auc"], abs=1e-6)
