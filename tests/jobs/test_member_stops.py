@@ -21,6 +21,7 @@ from tacit.jobs.train.plan import make_plan
 from tacit.jobs.train.simulated import tested_reveals as reveals_of_tests
 from tacit.jobs.train.stopping import EarlyStopping
 from tacit.jobs.train.training import KEPT
+from tacit.report.records import read_run
 from tests.test_members import federation, frame, vector
 
 FED = federation(held_fraction=0.3)
@@ -211,6 +212,10 @@ def test_what_is_saved_loaded_predicted_and_exported_are_the_members_best_weight
     (p,) = session.run(["probabilities"], feed)
     np.testing.assert_allclose(p, expected, atol=1e-6)
     assert "Its networks are those of rounds" in run.report().read_text()
+    record = read_run(tmp_path / "run")
+    assert record.party_accuracy == one(run, KEPT)["parties"]["accuracy"]
+    counted = [e.get("bytes_evaluation", 0) for e in run.events if e["kind"] in ("round", KEPT)]
+    assert record.total("bytes_evaluation") == sum(counted) > sum(counted[:-1])
 
 
 def test_runs_side_by_side_are_those_alone() -> None:
