@@ -15,6 +15,7 @@ from torch import nn
 import tacit
 from tacit import algorithms, data, guard, models
 from tacit.algorithms import FedAdam
+from tacit.engine import dense
 from tacit.engine.losses import Objective
 from tacit.engine.members import Members, as_one_network
 from tacit.engine.task import Task
@@ -124,6 +125,27 @@ def test_the_written_out_gradient_is_the_sum_of_the_members_own() -> None:
     total = sum(nn.functional.cross_entropy(member(x), y) for member in module.members)
     expected = torch.cat([p.flatten() for p in torch.autograd.grad(total, list(module.parameters()))])
     assert torch.allclose(g, expected, atol=1e-6)
+
+
+def test_batches_of_different_lengths_are_cut_without_a_change_of_the_gradient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Clients with 0 to 40 rows, in pieces of a few clients: the gradient of each of their networks alone."""
+    monkeypatch.setattr(dense, "AT_ONCE", 64)
+    module = models.build(THREE, (5,), 2, seed=0)
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(1))
+    y, rows = torch.arange(40) % 2, torch.tensor([0, 1, 3, 8, 9, 17, 40, 40, 33])
+    layers = Task(module, x, y, Objective()).for_stacking().dense
+    assert layers is not None
+    w = torch.randn(len(rows), 3 * layers[-1].bias.stop, generator=torch.Generator().manual_seed(2))
+    live = (torch.arange(40) < rows[:, None]).float()
+    index = torch.arange(40).expand(len(rows), 40)
+    g = dense.gradient(layers, w, x, y, index, live, members=3)
+    for k in range(3):
+        part = slice(k * w.shape[1] // 3, (k + 1) * w.shape[1] // 3)
+        alone = dense.gradient(layers, w[:, part].contiguous(), x, y, index, live)
+        assert torch.allclose(g[:, part], alone, atol=1e-6)
+    assert not g[0].any()
 
 
 @pytest.mark.parametrize("malicious", [None, "fish"])

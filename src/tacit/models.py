@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .engine.layers import Characters, CropFlip
-from .engine.members import Members
+from .engine.members import Members, members_of
 from .errors import BadData, BadJob, BadParameter, MissingFiles
 from .parameters import bad, check, flag, nearest, to_table, whole
 
@@ -52,7 +52,8 @@ class MLP:
     """A multilayer perceptron with ReLU.
 
     Two hidden layers of 200 units are the 2NN of McMahan et al. 2017 (199,210 parameters on MNIST). Several
-    `members` are an ensemble: independent networks that are trained side by side as one model.
+    `members` are an ensemble: independent networks that are trained side by side as one model. With early
+    stopping by the loss, each keeps the weights of its own best round.
     """
 
     hidden: tuple[int, ...] = (200, 200)
@@ -60,7 +61,7 @@ class MLP:
         None,
         least=1,
         most=64,
-        none="1",
+        none="4 with the defaults of tables and a stop by the loss, else 1",
         doc="networks with different initial weights, whose mean output is the model's",
     )
 
@@ -78,6 +79,14 @@ class MLP:
             layers += [nn.Linear(width, h), nn.ReLU()]
             width = h
         return nn.Sequential(*layers, nn.Linear(width, outputs))
+
+
+def count_members(model: Any) -> int:
+    """How many networks a model is made of that are trained side by side; 1 for any other model."""
+    spec = model.spec if isinstance(model, Pretrained) else model
+    if isinstance(spec, nn.Module):
+        return len(members_of(spec)) or 1
+    return spec.members or 1 if isinstance(spec, MLP) else 1
 
 
 class _Embedded(nn.Module):

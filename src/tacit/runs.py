@@ -341,7 +341,7 @@ def decode_nonfinite(event: Event) -> Event:
 
     Elsewhere "nan" may be the name of a party.
     """
-    if event["kind"] not in ("round", "end"):
+    if event["kind"] not in ("round", "kept", "end"):
         return event
 
     def back(value: Any) -> Any:

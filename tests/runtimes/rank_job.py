@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import tacit
-from tacit import aggregate, algorithms, data, guard, pace
+from tacit import aggregate, algorithms, data, guard, models, pace
 from tacit.runtimes import shared_rounds, shared_rows
 
 CASES: dict[str, dict[str, Any]] = {
@@ -34,6 +34,14 @@ CASES: dict[str, dict[str, Any]] = {
     "no rounds": {"pace": pace.FedBuff(3)},
     "a hierarchy": {"topology": tacit.Hierarchy([3])},
     "early stopping": {"patience": 1, "rounds": 6, "evaluate_every": 1},
+    "a stop of each member": {
+        "model": models.MLP((4,), members=3),
+        "algorithm": algorithms.FedAdam(lr=0.1, server_lr=0.5, tau=1e-3),
+        "patience": 2,
+        "rounds": 6,
+        "evaluate_every": 1,
+        "stop_by": "loss",
+    },
 }
 
 

@@ -192,6 +192,7 @@ TAKEN = (
     "tested",
     "dropped",
     "majority",
+    "member_losses",
     "kind",
 )
 
@@ -553,7 +554,7 @@ class TrainConfig:
         least=1,
         none="all rounds",
         doc="early stopping: evaluations without a better metric after which a run ends; its model is that "
-        "of the best evaluated round",
+        "of the best evaluated round, with several members and stop_by='loss' each that of its own",
     )
     intended_use: str = component(
         "",

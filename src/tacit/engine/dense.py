@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from .losses import Objective
 
 CROSS_ENTROPY = Objective()
+AT_ONCE = 4096  # rows of a member at a time: what its layers return then stays in a core's cache
+SHORTEST = 8  # rows to which batches are cut: below, the products take no less time
 
 
 class Slot(NamedTuple):
@@ -122,8 +124,11 @@ def gradient(
     """The gradients of S models w [S, D], each on its own batch of rows, index [S, B] of x and y.
 
     `weights` are the class weights of the objective as a tensor; its L2 penalty is not in this gradient. A
-    model of several members has them one after the other: a stack of S·M models, M of which share a batch.
+    model of several members has them one after the other in its vector: a stack of S·M models, M of which
+    share a batch.
     """
+    if members > 1 and w.device.type == "cpu":
+        return _members_in_turn(layers, w, x, y, index, live, objective, weights, members)
     if members > 1:
         w = w.reshape(len(w) * members, -1)
         index, live = index.repeat_interleave(members, 0), live.repeat_interleave(members, 0)
@@ -134,6 +139,55 @@ def gradient(
     rows = x.index_select(0, index.reshape(-1)).view(*index.shape, -1)
     backward(layers, w, rows, y[index], live, g, objective=objective, weights=weights)
     return g
+
+
+def _members_in_turn(
+    layers: list[Layer],
+    w: Tensor,
+    x: Tensor,
+    y: Tensor,
+    index: Tensor,
+    live: Tensor,
+    objective: Objective,
+    weights: Tensor | None,
+    members: int,
+) -> Tensor:
+    """The gradient of one member after the other, of clients with about as many rows: the same numbers."""
+    g, size = torch.empty_like(w, memory_format=torch.contiguous_format), w.shape[1] // members
+    for everyone, length in _of_similar_length(live):
+        for who in everyone.split(max(1, AT_ONCE // length)):
+            some, there = index[who, :length], live[who, :length]
+            rows = x.index_select(0, some.reshape(-1)).view(len(who), length, -1)
+            models, target = w[who], y[some]
+            own = torch.empty_like(models)
+            for start in range(0, w.shape[1], size):
+                part = slice(start, start + size)
+                backward(
+                    layers,
+                    models[:, part],
+                    rows,
+                    target,
+                    there,
+                    own[:, part],
+                    objective=objective,
+                    weights=weights,
+                )
+            g[who] = own
+    return g
+
+
+def _of_similar_length(live: Tensor) -> list[tuple[Tensor, int]]:
+    """Return clients by the number of their live rows, and how many rows their batches may be cut to.
+
+    Padding takes as long as rows do, and with M members M times as long. A client's length depends on its own
+    rows only, so its gradient does not depend on who else is in the stack.
+    """
+    everyone, found = torch.arange(len(live)), []
+    lengths = (live > 0).sum(1)
+    lengths = (2.0 ** lengths.clamp(min=SHORTEST).double().log2().ceil()).long().clamp(max=live.shape[1])
+    for length in lengths.unique().tolist():
+        found.append((everyone[lengths == length], length))
+    return found
 
 
 def sums_of_models(

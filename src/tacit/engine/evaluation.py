@@ -20,6 +20,7 @@ from .own_metrics import OwnMetrics, RunningMetrics
 from .subgroups import Tally, count_subgroups, measure_cell, measure_subgroups, merge_small
 from .task import Task
 
+MEMBERS = "member_losses"  # among the metrics of a round: the mean loss of each member
 # the outputs for rows, in order, with the place of those rows: one chunk of all, or several
 Chunks = Iterable[tuple[slice, Tensor]]
 
@@ -34,6 +35,7 @@ class Rules(NamedTuple):
     scale: float = 1.0  # the unit of a regression's target, as errors are reported in
     objective: Objective | None = None  # None: the usual loss, cross-entropy or squared error
     own: OwnMetrics | None = None  # a user's own metrics
+    members: int = 1  # several: the loss of each is reported, because each stops by its own
 
     def count_rows(self, out: Tensor, y: Tensor) -> Counts:
         """The counts of the outputs for some rows."""
@@ -51,6 +53,17 @@ class Rules(NamedTuple):
         several = None if self.objective is None else self.objective.outputs
         return None if self.own is None else self.own.begin(several)
 
+    def begin_members(self) -> MemberLosses | None:
+        """The losses of the members on no rows yet; None where they are not reported."""
+        return MemberLosses(self) if self.members > 1 else None
+
+    def report_members(self, tally: Tally) -> dict[str, list[float]]:
+        """The mean loss of each member, in the unit of the model's; nothing where none is reported."""
+        if not len(tally.members) or not float(tally.total.rows):
+            return {}
+        scale = self.scale**2 if self.classes is None and self.objective is None else 1.0
+        return {MEMBERS: [scale * loss / float(tally.total.rows) for loss in tally.members.tolist()]}
+
     def report(self, counts: Counts) -> dict[str, Any]:
         """All metrics of these counts, with intervals."""
         return {
@@ -58,6 +71,30 @@ class Rules(NamedTuple):
             **intervals(counts, self.scale),
             **describe(counts, self.min_rows),
         }
+
+
+class MemberLosses:
+    """The summed loss of each member of a model, over rows that are added a chunk at a time."""
+
+    def __init__(self, rules: Rules):
+        self.rules = rules._replace(threshold=None)
+        self.sums = torch.zeros(rules.members, dtype=torch.float64)
+
+    def of(self, chunks: Chunks, y: Tensor, shown: Tensor | None = None) -> Chunks:
+        """Yield the outputs of the model for chunks with those of its members, whose losses are added up.
+
+        `shown`: the rows that count (default: all).
+        """
+        for part, each in chunks:
+            here = slice(None) if shown is None else shown[part]
+            out, target = each[here], y[part][here]
+            losses = [self._loss(out[:, k], target) for k in range(self.rules.members)]
+            self.sums = self.sums + torch.stack(losses)
+            yield part, each.mean(1)
+
+    def _loss(self, out: Tensor, y: Tensor) -> Tensor:
+        counts = count_rows(out, y, self.rules.classes, self.rules.objective, bins=1)
+        return counts.loss.double()
 
 
 class Held(NamedTuple):
@@ -132,12 +169,13 @@ def tally_party(chunks: Chunks, y: Tensor, rules: Rules, subgroups: Subgroups | 
     In the clear, its own small subgroups are merged; in a hidden sum those of all parties are, afterwards.
     """
     codes = torch.zeros(0) if subgroups is None else subgroups.codes
-    if rules.own is None:
-        return _as_sent(tally_chunks(chunks, y, rules, subgroups, codes), rules, subgroups)
-    own = rules.begin_own()
-    assert own is not None
-    tally = tally_chunks(_measured(chunks, y, own), y, rules, subgroups, codes)
-    return _as_sent(tally._replace(own=own.sums()), rules, subgroups)
+    own, members = rules.begin_own(), rules.begin_members()
+    chunks = chunks if members is None else members.of(chunks, y)
+    chunks = chunks if own is None else _measured(chunks, y, own)
+    tally = tally_chunks(chunks, y, rules, subgroups, codes)
+    tally = tally if members is None else tally._replace(members=members.sums)
+    tally = tally if own is None else tally._replace(own=own.sums())
+    return _as_sent(tally, rules, subgroups)
 
 
 def _as_sent(tally: Tally, rules: Rules, subgroups: Subgroups | None) -> Tally:
@@ -159,12 +197,17 @@ def evaluate(
 
     `test_subgroups` are those of the rows of each test set.
     """
-    on_held = outputs(task, w, buffers, [h.rows.x for h in held], stacked)
+    # where members stop by their own losses and there is no test set, they are those on these rows
+    apart = [h.rules.members > 1 and not len(t.y) for h, t in zip(held, tests)]
+    on_held = outputs(task, w, buffers, [h.rows.x for h in held], stacked, apart)
     on_test = outputs(task, w, buffers, [t.x for t in tests], stacked)
     results = []
     for i, h in enumerate(held):
         groups, test = None if test_subgroups is None else test_subgroups[i], tests[i]
         has_test = len(test.y) > 0
+        members = h.rules.begin_members() if apart[i] else None
+        if members is not None:
+            on_held[i] = members.of(on_held[i], h.rows.y, h.reports[h.owner])
         # without a global test set, the parties' held-out rows together are one
         found = _pass_held(on_held[i], h, is_test=not has_test)
         own, tally = found.own, found.tally
@@ -174,9 +217,12 @@ def evaluate(
             chunks = on_test[i] if own is None else _measured(on_test[i], test.y, own)
             tally = tally_chunks(chunks, test.y, h.rules, groups, codes)
         assert tally is not None
+        if members is not None:
+            tally = tally._replace(members=members.sums)
         results.append(
             {
                 **h.rules.report(tally.total),
+                **h.rules.report_members(tally),
                 **_report_parties(found.hits, h),
                 **({} if own is None else own.measure()),
                 **_subgroups(tally, h.subgroups, h.rules, found.each),
@@ -242,25 +288,28 @@ def _pass_held(chunks: Chunks, held: Held, is_test: bool) -> _OfHeld:
     return _OfHeld(hits, tally, {held.names[k]: each[k] for k in sorted(each)}, own)
 
 
-def validate(task: Task, w: Tensor, buffers: Tensor | None, held: Held) -> dict[str, float]:
+def validate(task: Task, w: Tensor, buffers: Tensor | None, held: Held) -> dict[str, Any]:
     """The metrics of one model on the parties' held-out rows, where metrics are of a global test set.
 
     Early stopping chooses by these, so that nothing is chosen by the test set.
     """
-    shown = held.reports[held.owner]
-    chunks = task.predict_in_chunks(w, held.rows.x[shown].to(w.device), buffers)
-    tally = tally_chunks(chunks, held.rows.y[shown], held.rules, None, torch.zeros(0))
-    return measure_all(tally.total, held.rules.scale)
+    shown, rules = held.reports[held.owner], held.rules._replace(own=None)
+    chunks = task.predict_in_chunks(w, held.rows.x[shown].to(w.device), buffers, apart=rules.members > 1)
+    return _validate(tally_party(chunks, held.rows.y[shown], rules, None), rules)
 
 
-def validate_counts(answers: Mapping[str, Tally | None], rules: Rules) -> dict[str, float]:
+def _validate(tally: Tally, rules: Rules) -> dict[str, Any]:
+    return {**measure_all(tally.total, rules.scale), **rules.report_members(tally)}
+
+
+def validate_counts(answers: Mapping[str, Tally | None], rules: Rules) -> dict[str, Any]:
     """The same from the parties' own counts, or from their sum."""
     known = [
         a
         for a in answers.values()
         if a is not None and (rules.sums_only or float(a.total.rows) >= rules.min_rows)
     ]
-    return measure_all(functools.reduce(Tally.add, known).total, rules.scale) if known else {}
+    return _validate(functools.reduce(Tally.add, known), rules) if known else {}
 
 
 def _subgroups(
@@ -280,20 +329,27 @@ def _subgroups(
 
 
 def outputs(
-    task: Task, w: Tensor, buffers: Tensor | None, xs: Sequence[Features], stacked: bool = False
+    task: Task,
+    w: Tensor,
+    buffers: Tensor | None,
+    xs: Sequence[Features],
+    stacked: bool = False,
+    apart: Sequence[bool] = (),
 ) -> list[Chunks]:
     """The outputs of model i on xs[i], on the CPU; with `stacked`, models on the same rows run as one
     program. Those for rows that are read from files are computed a chunk at a time, while they are used.
+    `apart` says whether they are those of each member.
     """
-    same: dict[int, list[int]] = {}
+    same: dict[tuple[int, bool], list[int]] = {}
     for i, x in enumerate(xs):
-        same.setdefault(id(x), []).append(i)
+        same.setdefault((id(x), bool(apart) and apart[i]), []).append(i)
     out: list[Chunks] = [()] * len(xs)
-    for group in same.values():
+    for (_, is_apart), group in same.items():
         x = xs[group[0]].to(w.device)
-        if isinstance(x, Stored):
+        if isinstance(x, Stored) or is_apart:
             for i in group:
-                out[i] = task.predict_in_chunks(w[i], x, None if buffers is None else buffers[i])
+                own = None if buffers is None else buffers[i]
+                out[i] = task.predict_in_chunks(w[i], x, own, apart=is_apart)
             continue
         if stacked and len(group) > 1 and len(x):
             stack = task.predict_stack(w[group], x, None if buffers is None else buffers[group])
@@ -386,6 +442,8 @@ def gather(
         codes = torch.zeros(0) if subgroups is None else subgroups.test
         tally = tally_chunks(chunks, test.y, rules, subgroups, codes)
     metrics: dict[str, Any] = {} if tally is None else rules.report(tally.total)
+    if tally is not None and tally is total:
+        metrics |= rules.report_members(tally)
     if tally is not None:
         metrics |= _subgroups(tally, subgroups, rules, {n: a.total for n, a in known.items()})
     if own is not None:

@@ -26,8 +26,12 @@ class Members(nn.Module):
         super().__init__()
         self.members = nn.ModuleList(members)
 
+    def each(self, x: Tensor) -> Tensor:
+        """Return the outputs of every member, [B, M, …]."""
+        return torch.stack([member(x) for member in self.members], 1)
+
     def forward(self, x: Tensor) -> Tensor:
-        each = torch.stack([member(x) for member in self.members], 1)
+        each = self.each(x)
         return each if self.is_apart and self.training else each.mean(1)
 
 

@@ -28,16 +28,18 @@ NOTHING = torch.zeros(0, dtype=torch.float64)
 class Tally(NamedTuple):
     """The counts of all rows and, where subgroups are declared, those of each ([cells, …]).
 
-    `own` has the sums of a user's own metrics; it is empty without any.
+    `members` has the summed loss of each member of a model, where each member stops by its own; `own` has the
+    sums of a user's own metrics. They are empty elsewhere.
     """
 
     total: Counts
     cells: Counts | None = None
+    members: Tensor = NOTHING
     own: Tensor = NOTHING
 
     def add(self, other: Tally) -> Tally:
         cells = None if self.cells is None or other.cells is None else self.cells.add(other.cells)
-        return Tally(self.total.add(other.total), cells, self.own + other.own)
+        return Tally(self.total.add(other.total), cells, self.members + other.members, self.own + other.own)
 
     @property
     def parts(self) -> list[Counts]:
@@ -45,9 +47,9 @@ class Tally(NamedTuple):
 
     @property
     def sums(self) -> Tensor:
-        """Rows, summed loss and moments of every part, then own metrics, as one vector of float64."""
+        """Rows, summed loss and moments of every part, then losses of members and own metrics, in float64."""
         counted = [v.reshape(-1).double().cpu() for c in self.parts for v in (c.rows, c.loss, c.moments)]
-        return torch.cat([*counted, self.own])
+        return torch.cat([*counted, self.members, self.own])
 
     @property
     def numbers(self) -> Tensor:
@@ -69,7 +71,8 @@ class Tally(NamedTuple):
             parts = {n: v.double().view(getattr(c, n).shape) for n, v in zip(PARTS, whole)}
             real = {n: v.view(getattr(c, n).shape) for n, v in zip(SUMS, (rows, loss, moments))}
             filled.append(Counts(**parts, **real))
-        return Tally(filled[0], filled[1] if len(filled) > 1 else None, sums)
+        members, own = sums.split([len(self.members), len(sums) - len(self.members)])
+        return Tally(filled[0], filled[1] if len(filled) > 1 else None, members, own)
 
 
 def _length(counts: Counts, names: Sequence[str]) -> int:

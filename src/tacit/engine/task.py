@@ -8,6 +8,7 @@ plain autograd, which is faster if clients run one by one.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
@@ -169,6 +170,16 @@ class Task:
         named = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
         held = {s.name for s in (*self.parameters, *self.buffer_slots)}
         return {name: tensor.detach() for name, tensor in named.items() if name not in held}
+
+    @property
+    def member_parts(self) -> list[slice]:
+        """The part of the vector of each member; of one network, the whole."""
+        if self.members == 1:
+            return [slice(None)]
+        stops = [0, *self.members * [0]]
+        for slot in self.parameters:  # the members' parameters come one member after the other
+            stops[int(slot.name.split(".")[1]) + 1] = slot.stop
+        return [slice(a, b) for a, b in itertools.pairwise(stops)]
 
     def values_at(self, w: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:
         """The parameters and buffers of these vectors by name, on the CPU."""
@@ -607,17 +618,17 @@ class Task:
         return total // 2 + bytes_of_row(self.x)
 
     def predict_in_chunks(
-        self, w: Tensor, x: Features, buffers: Tensor | None = None
+        self, w: Tensor, x: Features, buffers: Tensor | None = None, apart: bool = False
     ) -> Iterator[tuple[slice, Tensor]]:
-        """The model's outputs, on the CPU, with the rows that they are of.
+        """The model's outputs, on the CPU, with the rows that they are of; with `apart`, of each member.
 
         Rows in memory are one chunk. Rows that are read from files or data sets are read, and forgotten, a
         chunk at a time, so that neither they nor their outputs are in memory as a whole.
         """
         if not isinstance(x, Stored) or not len(x):
-            yield slice(0, len(x)), self.predict(w, x, buffers).cpu()
+            yield slice(0, len(x)), self.predict(w, x, buffers, apart=apart).cpu()
             return
-        first = self.predict(w, x[:1], buffers)
+        first = self.predict(w, x[:1], buffers, apart=apart)
         size = max(1, bytes_of_row(x), COUNTING * first.numel() * first.element_size())
         rows = max(1, min(CHUNK, READ // size))
         if self.is_batch_loss:  # evaluated in batches of this many rows, whatever the chunks are
@@ -626,13 +637,21 @@ class Task:
         if self.is_batch_loss and len(starts) > 1 and len(x) - starts[-1] == 1:
             starts.pop()  # many such losses are undefined for one row
         for start, stop in zip(starts, [*starts[1:], len(x)]):
-            yield slice(start, stop), self.predict(w, x[start:stop], buffers).cpu()
+            yield slice(start, stop), self.predict(w, x[start:stop], buffers, apart=apart).cpu()
 
     @torch.no_grad()
-    def predict(self, w: Tensor, x: Features, buffers: Tensor | None = None, chunk: int = CHUNK) -> Tensor:
-        """The model's outputs on x, in evaluation mode."""
+    def predict(
+        self,
+        w: Tensor,
+        x: Features,
+        buffers: Tensor | None = None,
+        chunk: int = CHUNK,
+        apart: bool = False,
+    ) -> Tensor:
+        """The model's outputs on x, in evaluation mode; with `apart`, those of each member, [N, M, …]."""
         if len(x) == 0:  # some layers fail on empty batches: run one row, and drop it
-            return self.predict(w, blank_rows(x if isinstance(x, Tensor) else self.x, 1), buffers)[:0]
+            one = blank_rows(x if isinstance(x, Tensor) else self.x, 1)
+            return self.predict(w, one, buffers, apart=apart)[:0]
         own = self._thread_module()
         own.load(w, buffers)
         own.module.eval()
@@ -641,7 +660,8 @@ class Task:
                 chunk = min(chunk, max(1, READ // max(1, bytes_of_row(x))))
             chunk = EVALUATED if self.is_batch_loss and self.part == LOSS else chunk
             parts = [x[i : i + chunk] for i in range(0, len(x), chunk)]
-            each = [call(own.module, part, self.part).float() for part in parts]
+            module = own.module.each if apart and isinstance(own.module, Members) else own.module
+            each = [call(module, part, self.part).float() for part in parts]
             # a loss over a batch is that of each of its rows
             return torch.cat([out if out.dim() else out.expand(len(part)) for out, part in zip(each, parts)])
         finally:

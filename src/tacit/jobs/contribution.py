@@ -23,6 +23,7 @@ from ..errors import BadParameter
 from ..parameters import bad, refuse
 from ..parties.ledger import Ledger
 from ..results import JobResult, Result
+from ..runs import Event
 from ..runtimes.cohort import Cohort
 from .train.plan import Plan, make_task
 from .train.stopping import EarlyStopping
@@ -190,9 +191,7 @@ def contribution(
             "Use method='sampled'."
         )
     if method == "reconstructed":
-        stopping = EarlyStopping(p)
-        stopping.restore(run.events, {})
-        utility: game.Utility = _Reconstructed(p, metric, stopping.round or p.rounds)
+        utility: game.Utility = _Reconstructed(p, metric, run.events)
     else:
         utility = _Trained(p, metric)
     if method == "leave_one_out":
@@ -292,26 +291,29 @@ class _Trained:
 class _Reconstructed:
     """The utility of coalitions, from one run: every round's mean is taken over the coalition's members.
 
-    `rounds`: up to the one whose model the run returned.
+    Up to the round whose model the run returned, by its `events`; of each member, if they stop by their own.
     """
 
-    def __init__(self, p: Plan, metric: str, rounds: int):
+    def __init__(self, p: Plan, metric: str, events: Sequence[Event]):
         self.plan = dataclasses.replace(p, runtime="cohort", through=None)
         self.judge = _Judge(self.plan, metric)
         task = self.judge.task
+        stopping = EarlyStopping(p, task.member_parts if p.stops_members else [slice(None)])
+        stopping.restore(events, {})
+        self.kept = [(part, r or p.rounds) for part, r in zip(stopping.parts, stopping.rounds)]
         self.start = task.initial()
         cohort = Cohort(task, [self.start], [self.plan.run()], p.engine)
-        self.rounds: list[tuple[np.ndarray, torch.Tensor, torch.Tensor]] = []
+        self.rounds: list[tuple[int, np.ndarray, torch.Tensor, torch.Tensor]] = []
         # of one round: of a stack, or of one party at a time
         uploads: list[tuple[np.ndarray, torch.Tensor, torch.Tensor]] = []
         cohort.on_upload = lambda who, weights, vectors: uploads.append(
             (who, weights.clone(), vectors["delta"].clone())
         )
-        for r in range(rounds):
+        for r in range(max(last for _, last in self.kept)):
             cohort.round(r)
             if uploads:
                 who, weights, deltas = zip(*uploads)
-                self.rounds.append((np.concatenate(who), torch.cat(weights), torch.cat(deltas)))
+                self.rounds.append((r, np.concatenate(who), torch.cat(weights), torch.cat(deltas)))
             uploads.clear()
 
     def __call__(self, coalitions: Sequence[game.Coalition]) -> list[np.ndarray]:
@@ -319,8 +321,11 @@ class _Reconstructed:
 
     def _model(self, s: game.Coalition) -> torch.Tensor:
         w, step = self.start["w"].clone(), self.plan.algorithm.server_lr
-        for who, weights, deltas in self.rounds:
+        for r, who, weights, deltas in self.rounds:
             mine = torch.from_numpy(np.isin(who, list(s))).to(weights.device)
             if mine.any():
-                w += step * (weights * mine / (weights * mine).sum()) @ deltas
+                change = step * (weights * mine / (weights * mine).sum()) @ deltas
+                for part, last in self.kept:
+                    if r < last:
+                        w[part] += change[part]
         return w

@@ -187,6 +187,7 @@ async def server(
     meet: bool = False,
     stop: bool = True,
     pending: int | None = None,
+    final: int | None = None,
     testers: Callable[[], Sequence[str]] | None = None,
     farewell: Callable[[], Awaitable[None]] | None = None,
     wanted: Callable[[int], int | None] = lambda r: None,
@@ -206,6 +207,7 @@ async def server(
     scores             only the best client sends its update: `merge` receives a `BestUpload`
     meet               wait for all clients before the first round, because the choice depends on them
     pending            a round whose model must still be tested, after a restart of the server
+    final              the number of one more test after the last round, if `test` has a model for it
     testers            the clients that hold back rows (default: all)
     farewell           is awaited after the last round, before Stop
     wanted             with how many updates round r continues at once, if more are asked (default: all)
@@ -499,6 +501,8 @@ async def server(
             ups = await ask(r, chosen, f"round {r}", Down, down(r), Upload, wanted(r)) if chosen else {}
             await merge(r, {name: (up.weight, up.vectors) for name, up in ups.items()})
         await run_test(r)
+    if final is not None:
+        await run_test(final)
     if farewell is not None:
         await farewell()
     if stop:

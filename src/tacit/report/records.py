@@ -187,8 +187,9 @@ class RunRecord:
 
     @cached_property
     def by_party(self) -> Mapping[str, Any]:
-        """The last round with metrics on the parties' own held-out rows, or an empty one."""
-        return next((e for e in reversed(self.rounds) if (e.get("parties") or {}).get("accuracy")), {})
+        """The last evaluation with metrics on the parties' own held-out rows, or an empty one."""
+        some = (self.last("kept"), *reversed(self.rounds))  # first that of weights of several rounds
+        return next((e for e in some if (e.get("parties") or {}).get("accuracy")), {})
 
     @property
     def party_accuracy(self) -> list[Any]:
@@ -204,7 +205,7 @@ class RunRecord:
         return int(self.by_party.get("untested") or 0)
 
     def total(self, key: str) -> float:
-        return math.fsum(e[key] for e in self.rounds if is_finite(e.get(key)))
+        return math.fsum(e[key] for e in (*self.rounds, self.last("kept")) if is_finite(e.get(key)))
 
 
 def read_run(directory: str | Path) -> RunRecord:

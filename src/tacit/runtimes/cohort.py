@@ -712,6 +712,7 @@ class Cohort:
         if engine == "each":
             return engine
         step = multiplications(self.task, self.runs[0].batch_size or 64) if engine != "stack" else 0.0
+        step /= self._members_in_turn
         if not gpu and step > STACK_BELOW:
             return "each"
         why = cannot_stack(self.task, w, buffers)
@@ -727,6 +728,11 @@ class Cohort:
         large = gpu and step > STREAMS_ABOVE
         return "streams" if large and not cannot_record(self.task, w, buffers) else "stack"
 
+    @property
+    def _members_in_turn(self) -> int:
+        """How many networks a model has that a stack on a CPU computes one after the other."""
+        return self.task.members if self.device.type == "cpu" and self.task.dense else 1
+
     def _cannot_compile(self, w: Tensor, buffers: Tensor | None) -> str:
         if self.device.type != "cuda":
             return "compiled steps need a GPU (device='cuda')"
@@ -740,7 +746,7 @@ class Cohort:
             return 1
         batch = min(self.runs[0].batch_size or int(sizes.max()), int(sizes.max()))
         if self.per_row is None:
-            self.per_row = self.task.bytes_kept()
+            self.per_row = self.task.bytes_kept() // self._members_in_turn
         # ×2: the gradients of the activations
         each = 4 * self.task.dim * (8 + 2 * len(self.fresh)) + 2 * batch * self.per_row
         each += 16 * batch * int(steps.max())  # the plan: index, mark and key for every row of a batch

@@ -540,14 +540,16 @@ class ClientWork:
         allowed = {
             "update": 0 <= r <= last,
             "loss": p.asks_losses and 0 <= r <= last,
-            "test": (self.agreement is None or p.reports) and -1 <= r < p.rounds and p.evaluates(r + 1),
+            "test": (self.agreement is None or p.reports)
+            and ((-1 <= r < p.rounds and p.evaluates(r + 1)) or (r == p.rounds and p.stops_members)),
         }
         if not allowed[kind]:
             raise ProtocolError(
                 f"the server asks {self.name!r} for a {kind} of round {r + 1}, which is not part of the "
                 f"contract ({p.rounds} rounds, losses "
                 f"{'requested' if p.asks_losses else 'not requested'}, evaluation every "
-                f"{p.evaluate_every or p.rounds} rounds). Nothing was sent."
+                f"{p.evaluate_every or p.rounds} rounds{', and once at the end' * p.stops_members}). Nothing "
+                "was sent."
             )
         self._check_vectors(r, {k: v for k, v in sent.vectors.items() if k != rounds.SESSION}, mine)
         hides = self.hidden is not None and kind != "loss"

@@ -40,7 +40,7 @@ from .elsewhere import Deployed, Elsewhere
 from .plan import Plan, make_plan
 from .preparing import program_of
 
-FORMAT = 5
+FORMAT = 6
 MOST_BYTES = (
     1 << 20
 )  # of a contract's text: a table with thousands of columns and categories takes a tenth of it
@@ -287,6 +287,12 @@ class Contract:
         if t["metrics"] is not None:
             rows += "; of held-out rows also " + ", ".join(
                 f"{name} by {table.get('name')}" for name, table in t["metrics"].items()
+            )
+        networks = (t["model"] or {}).get("members") or 1
+        if networks > 1 and train["patience"] is not None and train["stop_by"] == "loss":
+            rows += (
+                f"; of held-out rows also the loss of each of the model's {networks} networks, and one more "
+                "evaluation at the end"
             )
         above = "" if t["above"] is None else f", which sends the model to the federation {t['above']!r}"
         return (

@@ -1,6 +1,7 @@
 """The counts of an evaluation as a party sends them, and how many bytes that takes.
 
-    sums     float64   rows, summed loss, the sums that intervals and errors need, and those of own metrics
+    sums     float64   rows, summed loss, the sums that intervals and errors need, the summed loss of each
+                       member of a model whose members stop by their own, and the sums of own metrics
     cells    int16/32  the cell of every row in the confusion matrix and in each histogram, sorted (with
                        more than 1,000 classes: its true class and whether it is hit, its predicted class); or
     dense    int32     the number of rows in every cell, where that is shorter
@@ -89,6 +90,8 @@ def blank_tally(p: Plan) -> Tally:
         groups,
         torch.zeros(0, 0 if groups is None else len(groups.columns), dtype=torch.int64),
     )
+    if rules.members > 1:
+        tally = tally._replace(members=torch.zeros(rules.members, dtype=torch.float64))
     return tally if rules.own is None else tally._replace(own=rules.own.begin().sums())
 
 

@@ -172,7 +172,9 @@ class HiddenCounts:
             return tally
         cells = tally.cells
         return tally._replace(
-            total=_without_loss(tally.total), cells=None if cells is None else _without_loss(cells)
+            total=_without_loss(tally.total),
+            cells=None if cells is None else _without_loss(cells),
+            members=torch.full_like(tally.members, math.inf),
         )
 
     async def server(

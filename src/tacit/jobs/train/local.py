@@ -104,6 +104,7 @@ class Member:
             down |= self.algorithm.personal(self.task, down, mine)
         rows, index = self.fed.at(r + 1), self.fed.held.index
         x = rows.x[index].to(self.task.x.device)
-        chunks = self.task.predict_in_chunks(down["w"], x, down.get("buffers"))
+        apart = self.rules.members > 1
+        chunks = self.task.predict_in_chunks(down["w"], x, down.get("buffers"), apart)
         groups = None if self.fed.subgroups is None else self.fed.subgroups.select(index)
         return tally_party(chunks, rows.y[index], self.rules._replace(sums_only=summed), groups)

@@ -48,7 +48,7 @@ from .simulated import (
     upload_reveals,
 )
 from .traffic import MessageSizes, look_sizes, round_sizes, wire_size
-from .trainer import Records, RoundRecord, RunContext, Trainer, evaluates, make_record
+from .trainer import Records, RoundRecord, RunContext, Trainer, evaluates, kept_record, make_record
 
 SERVER = "server"
 SUBGROUPS = "SubgroupCounts"  # the kind, in a ledger, of the opened sum of counts by subgroup
@@ -105,6 +105,7 @@ class MessageTrainer(Trainer):
         self.tested_bytes = 0  # bytes of counts that had reached the server before this evaluation
         self.hidden_test_bytes = 0  # bytes of the hidden sum of the last evaluation
         self.hidden_bytes = 0  # bytes of hidden sums that had reached the server before this round
+        self.kept: Sequence[State] | None = None  # the model that is evaluated after the last round
         self.memory: State = {}  # what the aggregation rule remembers of earlier rounds
         self.server = starts[0] | p.algorithm.server_state(starts[0]["w"])
         self.fresh = fresh(p.algorithm, starts[0]) | ({} if self.guard is None else self.guard.client_state())
@@ -203,6 +204,9 @@ class MessageTrainer(Trainer):
             await self.merged(emitter, record, evaluates(p, r + 1, last))
 
         async def model(r: int) -> State | protocol.ModelAssignment | None:
+            if r == p.rounds:  # the weights kept of several rounds, as one model
+                self.kept = self.context.kept()
+                return None if self.kept is None else {k: v.cpu() for k, v in self.kept[0].items()}
             if not evaluates(p, r + 1, last):
                 return None
             if not self.context.spend_evaluation(r + 1):
@@ -216,6 +220,9 @@ class MessageTrainer(Trainer):
         async def tested(r: int, answers: dict[str, State] | protocol.SumResult | None) -> None:
             if self.counted is not None:
                 self.hidden_test_bytes = self._count_hidden_bytes()  # those bytes belong to no update
+            if r == p.rounds:
+                await self._finish_kept(emitter, answers)
+                return
             await self.finish_round(emitter, record, {} if answers is None else self._metrics(r + 1, answers))
 
         return protocol.server(
@@ -236,6 +243,7 @@ class MessageTrainer(Trainer):
             scores=p.picks,
             meet=p.select is not None,
             pending=None if self.context.pending is None else rounds.start - 1,
+            final=p.rounds if p.stops_members else None,
             testers=self.testers,
             wanted=lambda r: p.per_round if self.over_select > 1 else None,
             **network,
@@ -278,6 +286,15 @@ class MessageTrainer(Trainer):
         size = self._count_evaluation_bytes(record.round) if record.tested else 0
         record = dataclasses.replace(record, bytes_evaluation=size, is_complete=True)
         await emitter.emit([dataclasses.replace(record, metrics=metrics, dropped=dropped)])
+
+    async def _finish_kept(
+        self, emitter: Emitter[list[RoundRecord]], answers: dict[str, State] | protocol.SumResult | None
+    ) -> None:
+        assert self.kept is not None
+        r, model = self.plan.rounds + 1, placed(self.task.x.device, self.kept[0])
+        metrics = {} if answers is None else self._metrics(r, answers, model)
+        record = kept_record(self.plan, r, metrics, self._count_evaluation_bytes(r))
+        await emitter.emit([dataclasses.replace(record, dropped=self.dropped)])
 
     def drop(self, r: int, reasons: Mapping[str, str]) -> None:
         """Keep why parties are left out of the current round; the first reason of each counts."""
@@ -494,8 +511,11 @@ class MessageTrainer(Trainer):
         self.tested_bytes = sum(s.bytes for s in seen if s.kind == protocol.Tested.kind)
         return down + self.tested_bytes - before
 
-    def _metrics(self, r: int, answers: dict[str, State] | protocol.SumResult) -> dict[str, Any]:
-        p = self.plan
+    def _metrics(
+        self, r: int, answers: dict[str, State] | protocol.SumResult, model: State | None = None
+    ) -> dict[str, Any]:
+        """Return the metrics of `model` (default: the server's) from the parties' counts."""
+        p, model = self.plan, self.server if model is None else model
         if self.figures is not None:
             there = placed(self.task.x.device, {"w": self.server["w"]})
             mean = (
@@ -522,8 +542,8 @@ class MessageTrainer(Trainer):
         rules = p.rules._replace(sums_only=is_sum or p.sums_only)
         metrics = evaluation.gather(
             self.task,
-            self.server["w"],
-            self.server.get("buffers"),
+            model["w"],
+            model.get("buffers"),
             p.fed.test_at(r),
             counts,
             rules,

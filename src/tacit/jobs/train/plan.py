@@ -117,8 +117,23 @@ class Plan(TrainConfig):
         )
         objective = None if is_usual else self.objective
         return Rules(
-            self.fed.classes, self.min_rows, self.sums_only, threshold, scale, objective, self.metrics
+            self.fed.classes,
+            self.min_rows,
+            self.sums_only,
+            threshold,
+            scale,
+            objective,
+            self.metrics,
+            models.count_members(self.model) if self.stops_members else 1,
         )
+
+    @property
+    def stops_members(self) -> bool:
+        """Whether early stopping keeps the weights of each member's own best round.
+
+        Only by the loss: no other metric of a single member is reported.
+        """
+        return self.patience is not None and self.stop_by == "loss" and models.count_members(self.model) > 1
 
     @property
     def party_rules(self) -> Rules:

@@ -23,10 +23,11 @@ from ...protocols.rounds import Down, Look, Loss, Test, Tested, Upload
 from ...runs import Event
 from ...runtimes.cohort import Cohort
 from ...selection import PartyInfo
+from ..devices import placed
 from .guards import fit, reveals
 from .plan import Plan, seconds_of
 from .traffic import MessageSizes, evaluation_sizes, guarded_sizes, look_sizes, score_bytes
-from .trainer import Records, RoundRecord, RunContext, Trainer, evaluates, make_record
+from .trainer import Records, RoundRecord, RunContext, Trainer, evaluates, kept_record, make_record
 
 # under private.DPSGD
 NOISY = (
@@ -95,6 +96,17 @@ class SimulatedTrainer(Trainer):
             self.context.spend(r)
             self.facts = [{} for _ in self.plans]
             yield self.records(r + 1, rounds.stop, self._round(r))
+        if (kept := self.context.kept()) is not None:
+            yield self._kept_records(kept)
+
+    def _kept_records(self, kept: Sequence[State]) -> list[RoundRecord]:
+        r = self.plans[0].rounds + 1  # as real parties number this evaluation
+        there = [placed(self.weights.device, state) for state in kept]
+        buffers = torch.stack([s["buffers"] for s in there]) if "buffers" in there[0] else None
+        metrics = self._evaluate(r, torch.stack([s["w"] for s in there]), buffers)
+        return [
+            kept_record(p, r, metrics[i], sum(self.evaluation_sizes(i))) for i, p in enumerate(self.plans)
+        ]
 
     def _round(self, r: int) -> list[np.ndarray]:
         for i, p in enumerate(self.plans):
@@ -169,7 +181,9 @@ class SimulatedTrainer(Trainer):
 
     def evaluate(self, r: int) -> list[dict[str, Any]]:
         """Return the metrics of every run's model after round r (counted from 1)."""
-        weights, buffers = self.weights, self.buffers
+        return self._evaluate(r, self.weights, self.buffers)
+
+    def _evaluate(self, r: int, weights: Tensor, buffers: Tensor | None) -> list[dict[str, Any]]:
         tests = [p.fed.test_at(r) for p in self.plans]
         # once for the runs that share a federation
         parties = {(id(p.fed), p.rules): p for p in self.plans}
@@ -380,6 +394,8 @@ def tested_reveals(p: Plan) -> str:
     by = f", and the same by {', '.join(p.subgroups)}{unmerged(p)}" if counts_subgroups(p) else ""
     if p.party_rules.own is not None:
         by += f", and sums of the job's own metrics ({', '.join(p.party_rules.own.names)})"
+    if p.rules.members > 1:
+        by += f", and the summed loss of each of the model's {p.rules.members} members"
     if p.fed.classes is None:
         return f"{whose}: sums of errors, targets and their powers{by}"
     return f"{whose}: confusion matrix, summed loss and Brier score, score histograms{by}"

@@ -11,7 +11,8 @@ docs/how-to-learn-from-tables.md describes the procedure.
 - Linear models with noise: λ = 0.001, because 10/n would tell how many rows ε hides.
 - Networks: one local step and Adam at the server. The mean of the parties' steps is a step on a batch of the
   pooled rows, so parties do not drift apart, whatever their sizes. Early stopping by the loss of held-out
-  rows ends a run.
+  rows ends a run. A perceptron is four of them side by side (`models.MLP(members=4)`), each of which keeps
+  the weights of its own best round.
 - Networks with embeddings: the same without a penalty, and with a smaller τ. The gradient of a category that
   few rows have is small: next to it, λ = 0.003 or τ = 0.0001 would keep its embedding from being learned.
 """
@@ -58,6 +59,7 @@ EMBEDDINGS: dict[str, Any] = NETWORK | {
     "algorithm": algorithms.FedAdam(lr=0.1, server_lr=0.003, tau=1e-6),
     "l2": 0.0,
 }
+MEMBERS = 4  # networks of a perceptron, where each stops by its own loss
 BLIND_ROUNDS = 60  # of a network without held-out rows to stop by: little overfit, nearly trained
 # an option that says how to train: whoever gives one of them chooses all
 CHOICES = ("algorithm", "rounds", "local_epochs", "local_steps", "batch_size")
@@ -120,7 +122,20 @@ def table_defaults(config: TrainConfig, fed: Federation, given: Mapping[str, Any
         preset["rounds"] = BLIND_ROUNDS
     if "stop_by" in preset:
         preset["stop_by"] = _stop_by(config, fed)
+    if "patience" in preset and (config.stop_by if "stop_by" in chosen else preset["stop_by"]) == "loss":
+        several = with_members(config.model)
+        chosen -= {"model"} if several != config.model else set()
+        preset["model"] = several
     return {name: value for name, value in preset.items() if name not in chosen}
+
+
+def with_members(model: Any) -> Any:
+    """Return a perceptron as several networks, unless it says how many it is; other models as they are."""
+    if model == "mlp":
+        model = models.MLP()
+    if type(model) is models.MLP and model.members is None:
+        return replace(model, members=MEMBERS)
+    return model
 
 
 def default_l2(config: TrainConfig, fed: Federation) -> float | None:

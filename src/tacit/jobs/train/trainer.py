@@ -45,6 +45,7 @@ class RoundRecord:
     sampled: int = 0  # participants, as may be published: the expected number where the real one is secret
     tested: int = 0  # parties that evaluate the model
     is_complete: bool = True  # False: the model is merged, and about to be evaluated
+    is_kept: bool = False  # no round: the kept weights of several rounds, evaluated as one model at the end
 
     def event(self) -> Event:
         """Return the entries of the round's event in the journal."""
@@ -91,6 +92,8 @@ class RunContext:
     metadata: Mapping[str, Any] = field(default_factory=dict)  # what was saved with them
     # the model that the run will return, and its metrics: known after the last round
     result: Callable[[], tuple[State, Mapping[str, float]]] | None = None
+    # the models that the runs will return, if no round had them: `run` evaluates them after its last round
+    kept: Callable[[], Sequence[State] | None] = lambda: None
     ranks: RankGroup | None = None  # the processes that share the clients of every round
 
     @property
@@ -144,7 +147,8 @@ class Trainer(ABC):
 
         The model before training comes first, where it is evaluated. A trainer with `saves_every_round`
         yields a round twice where parties evaluate its model: before (`is_complete` is False) and after.
-        Nothing happens between two records until the next is requested, so a consumer may `save` there.
+        Nothing happens between two records until the next is requested, so a consumer may `save` there. Where
+        the context has models to evaluate at the end, their figures come last (`is_kept`).
         """
 
     def stop(self) -> None:
@@ -233,3 +237,9 @@ def make_record(
         sampled=n * p.talks,
         tested=len(p.fed) if p.talks and p.client is None and evaluates(p, r, last) else 0,
     )
+
+
+def kept_record(p: Plan, r: int, metrics: Mapping[str, Any], size: int) -> RoundRecord:
+    """Make the record of an evaluation of the kept weights, after round r was the last one."""
+    tested = len(p.fed) if p.talks else 0
+    return RoundRecord(r, (), metrics, bytes_evaluation=size * p.talks, tested=tested, is_kept=True)

@@ -67,6 +67,11 @@ from .trainer_kinds import trainer_class
 
 # with more parties than this, each party's accuracy is kept for the last round only, to save memory
 EACH = 1000
+KEPT = "kept"  # the kind of event with the evaluation of a model that has weights of several rounds
+UNTESTED = (
+    "the model has weights of several rounds, and was not evaluated as one model: too few parties answered "
+    "after the last round. There are no metrics of it."
+)
 # entries of an evaluation that are kept for the model of the run only
 DETAILS = ("confusion", "calibration", "curve", "subgroups")
 
@@ -92,7 +97,9 @@ class Training:
         self.failure: Exception | None = None  # of `watch`: the run ends after the round in which it failed
         self.is_asked_to_stop = False  # by a callback
         self.timer = SaveTimer()
-        self.stopping = [EarlyStopping(p) for p in plans]
+        self.stopping = [
+            EarlyStopping(p, self.task.member_parts if p.stops_members else [slice(None)]) for p in plans
+        ]
         self.ended: list[int | None] = [None] * len(plans)  # the round after which early stopping ended a run
         self.final: list[State] = [{}] * len(
             plans
@@ -133,8 +140,9 @@ class Training:
             metadata,
             lambda: (
                 self._model(0),
-                _last_metrics(self.journals[0].events, self.first.metric, self.stopping[0].round),
+                _last_metrics(self.journals[0].events, self.first.metric, self.stopping[0]),
             ),
+            self._kept,
             self.group,
         )
         self.trainer = trainer_class(self.first)(self.task, self.starts, self.plans, context)
@@ -280,6 +288,9 @@ class Training:
                 if not records[0].is_complete:
                     self._save_pending(records[0])
                     continue
+                if records[0].is_kept:
+                    self._write_kept(records)
+                    continue
                 running = [i for i, end in enumerate(self.ended) if end is None]
                 seconds, clock = (time.perf_counter() - clock) / len(running), time.perf_counter()
                 for i in running:
@@ -330,6 +341,20 @@ class Training:
         if r and self.together is None:
             is_last = r == self.last or self.ended[i] is not None
             self._save(i, r, force=is_last or self.trainer.saves_every_round)
+
+    def _kept(self) -> list[State] | None:
+        """Return the runs' models, if one of them has weights of several rounds and was not evaluated yet."""
+        if not any(stopping.is_combined for stopping in self.stopping) or self.failure is not None:
+            return None
+        if any(e["kind"] == KEPT for e in self.journals[0].events):  # before the run was resumed
+            return None
+        return [self._model(i) for i in range(len(self.plans))]
+
+    def _write_kept(self, records: Sequence[RoundRecord]) -> None:
+        for i, record in enumerate(records):
+            self.journals[i].event(KEPT, **record.event() | {"round": self._last_round(i)})
+        if self.together is None:
+            self._save(0, self._last_round(0), force=True)  # parties may not evaluate it again
 
     def _callback_model(self, i: int) -> torch.nn.Module:
         now = self._trainer_model(i)
@@ -448,7 +473,7 @@ class Training:
     def _finish_run(self, i: int) -> Result:
         trainer, p, journal = self.trainer, self.plans[i], self.journals[i]
         stopping, last = self.stopping[i], self._last_round(i)
-        metrics, ledger = _last_metrics(journal.events, p.metric, stopping.round), self._ledger(i)
+        metrics, ledger = _last_metrics(journal.events, p.metric, stopping), self._ledger(i)
         # without an "end", a run that `watch` ended can be resumed
         if self.failure is None and not any(e["kind"] == "end" for e in journal.events):
             if stopping.round:
@@ -458,10 +483,13 @@ class Training:
                     best_round=stopping.round,
                     metric=stopping.metric,
                     value=stopping.value,
+                    **({"member_rounds": stopping.rounds} if len(stopping.rounds) > 1 else {}),
                     early=stopping.is_over,
                 )
             if stopping.round or stopping.is_blind:
                 journal.event("note", text=stopping.explain(last))
+            if stopping.is_combined and not metrics:
+                journal.event("note", text=UNTESTED)
             if isinstance(p.algorithm, FedLBFGSCV):
                 journal.event("note", text=describe_penalty(p.algorithm, trainer.save(i)))
             seconds = sum(e["seconds"] for e in journal.events if e["kind"] == "round")
@@ -506,7 +534,7 @@ class Training:
     def _ledger(self, i: int) -> Ledger:
         """Return who saw what in run i, and what privacy it spent."""
         p, account = self.plans[i], self.accounts[i]
-        rounds = [e for e in self.journals[i].events if e["kind"] == "round"]
+        rounds = [e for e in self.journals[i].events if e["kind"] in ("round", KEPT)]
         last = self._last_round(i)
         ledger = guards.hide_participation(p, self.trainer.ledger(i, rounds), last)
         if p.private is not None:
@@ -553,12 +581,16 @@ def _describe_preset(p: Plan) -> list[str]:
     return [f"chosen for this table (options you give replace them): {values}, l2={l2}"]
 
 
-def _last_metrics(events: list[Event], asked: str | None, best_round: int = 0) -> dict[str, Any]:
+def _last_metrics(events: list[Event], asked: str | None, stopping: EarlyStopping) -> dict[str, Any]:
     """Return the metrics of the last model that was evaluated, and the best value of the run's metric.
 
-    With early stopping the model is that of `best_round`.
+    With early stopping the model is that of the best round. One with weights of several rounds has an
+    evaluation of its own, or no metrics if that was lost.
     """
-    tested = [e for e in events if e["kind"] == "round" and e["round"] > 0 and "loss" in e]
+    best_round, kind = stopping.round, KEPT if stopping.is_combined else "round"
+    tested = [e for e in events if e["kind"] == kind and e["round"] > 0 and "loss" in e]
+    if stopping.is_combined:
+        tested = [{**e, "round": best_round} for e in tested]
     if not tested:  # nobody held any rows back; parties with loops of their own may send metrics
         last = next((e for e in reversed(events) if e["kind"] == "round"), {})
         return {k: v for k, v in last.items() if k.startswith("client_")}
