@@ -1,0 +1,363 @@
+"""A proof that the bits a party sent for comparisons are the prescribed ones, of sublinear size, with randomness
+from a dealer who is honest when a party is not. Boneh, Boyle, Corrigan-Gibbs, Gilboa, Ishai: Zero-Knowledge
+Proofs on Secret-Shared Data via Fully Linear PCPs, CRYPTO 2019; Boyle, Gilboa, Ishai, Nof: Practical Fully Secure
+Three-Party Computation via Sublinear Distributed Zero-Knowledge Proofs, CCS 2019.
+
+Every message bit of a prover P is a sum of products p·r (`tagged_bits.TERMS`) of public bits p, which P and the
+verifier V know, and dealt bits r, which P and the dealer D know. All columns of comparisons since the last check
+are arranged in 2^m blocks. U_k, R_k are the multilinear polynomials over F = GF(2^64), in m variables, whose
+values at the points b of {0, 1}^m are the bits of the terms' factors in block b.
+
+    D, in advance    to V, by its tape: a random point ρ of F^m and ρ' ≠ 0
+                     to P, by its tape: random words R' (one for each R_k), random words `pad`
+                     to V: S = R(ρ) + ρ'·R',  and κ = Σ_e w_e · pad_e
+    all              commit to seeds and opened values, then open the seeds: random weights
+    P → V            BitProof: g_e + pad_e at the points e of {0, 1, ∞}^m without those of {0, 1}^m, where
+                     g = ⟨U, R⟩ (∞: the leading coefficient), and h_b + pad_b, where h = ⟨U, R'⟩, at {0, 1}^m
+    V                takes g at {0, 1}^m from the messages of P that it has received, and checks
+                     g(ρ) + ρ'·h(ρ) = ⟨U(ρ), S⟩; with w, the weights of interpolation at ρ (times ρ' for h)
+
+⟨U, R⟩ is weighted: message t of a column has the weight ψ_t·θ_w·x^s, with the column as bit s of word w. Then a
+sum over 64 columns is one product with a word, and as g is of degree 2 in each variable, its values at {0, 1, ∞}^m
+are sums of *bits*: of the bits of U and R at these points, which are sums of those in {0, 1}^m. Terms without a
+public factor are linear and vanish at ∞.
+
+*Sound*, if P deviates and V follows its program. The messages of P are fixed when V opens its seed. If one bit is
+wrong, the words of its block differ from the prescribed ones, and so does g at b unless Σ ψ_t·(…) or Σ θ_w·(…) is
+0 by chance, 2^-64 each. P knows nothing of ρ, ρ': it chose g, h before V tells it anything that depends on them.
+g(ρ) + ρ'·h(ρ) then differs from the true polynomial, in 'ρ = 0 already, so its difference is not the zero
+polynomial; its degree is at most 2m ≤ 12, and it is 0 at a random point with probability at most 12/(2^64 − 1).
+Altogether below 2^-60, for one bit or all, at every block, and whatever the bits are: a change is detected
+or not by its weights and ρ, not by anybody's secret, so an abort tells nothing.
+
+*Nothing is learned.* V: S is uniform, because R' is, is used once, and ρ' ≠ 0. g_e + pad_e and h_b + pad_b are
+uniform, because the pads are, but for one equation: the one that V checks, whose other terms V knows. This holds
+for any weights, also those of a V that knew S and ρ when it chose its seed, and for any public bits that P
+believes. P receives nothing. D receives no message, and so learns nothing. A lying V gains nothing by asking
+again: there is nobody to ask. R', pads and ρ are used for one check, and another pair of prover and verifier has
+its own, so that verifiers who collude learn R(ρ) nowhere.
+
+With n parties each proves to every other one, with the same g and other masks. A party reveals what a result
+depends on only after it has verified all others. A party with other values in mind (public bits that are not the
+same at all honest parties) is caught before by the record that all commit to.
+
+Words: of S 8·234 bytes for 2^m comparisons, 29 for one with m = 6, of a proof 8·3^m. m is chosen for the least bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..crypto.binary_field import add_up, double, multiply, multiply_by, subset_sums
+from . import tagged_bits
+from .dealer import Request
+from .tagged_bits import ALWAYS, DEALT, MESSAGES, PUBLIC, TERMS, ComparedBits
+from .tape import Parts, Tape
+
+MOST_VARIABLES = 6  # more blocks: less bytes, half as much more computing for each
+WORD = 64  # columns
+WORTH = 16  # words of a row from which on compiled loops are used
+
+
+@functools.cache
+def has_numba() -> bool:
+    return importlib.util.find_spec("numba") is not None
+
+
+def _loops(rows: np.ndarray) -> Any:
+    """The compiled loops, where they are worth it: below some hundred comparisons numpy takes milliseconds, and
+    loading numba half a second.
+    """
+    if not has_numba() or rows.shape[1] * rows.shape[2] < WORTH:
+        return None
+    from . import bit_loops
+
+    return bit_loops
+
+
+@dataclass(frozen=True)
+class BitCheck(Request):
+    """The randomness of one check: for each pair of parties the prover's masks, the verifier's point and S, κ."""
+
+    size: int  # bytes of a row of all its comparisons
+
+    def uniform(self) -> Parts:  # parties read it from their tapes by `draw_masks` and `draw_point`
+        return {}
+
+    @property
+    def variables(self) -> int:
+        """m."""
+        return min(
+            range(MOST_VARIABLES + 1), key=lambda m: DEALT * 8 * math.ceil(self.size / 2**m) + 3**m
+        )
+
+    @property
+    def blocks(self) -> int:
+        return int(2**self.variables)
+
+    @property
+    def points(self) -> int:
+        """e."""
+        return int(3**self.variables)
+
+    @property
+    def columns(self) -> int:
+        """Comparisons of a block."""
+        return 8 * math.ceil(self.size / self.blocks)
+
+    @property
+    def words(self) -> int:
+        return math.ceil(self.columns / WORD)
+
+
+class Masks(NamedTuple):
+    """What a prover hides its proof with."""
+
+    vector: np.ndarray  # R', [DEALT, columns]
+    pads: np.ndarray  # [points]
+
+
+class Point(NamedTuple):
+    """Where a verifier checks a proof."""
+
+    rho: np.ndarray  # [variables]
+    scale: int  # ρ'
+
+
+class Key(NamedTuple):
+    """What a verifier checks one prover with."""
+
+    point: Point
+    sums: np.ndarray  # S, [DEALT, columns]
+    pad: int  # κ
+
+
+class Weights(NamedTuple):
+    psi: np.ndarray  # of the messages
+    theta: np.ndarray  # of the words
+
+
+def _draw(tape: Tape, *shape: int) -> np.ndarray:
+    return tape.draw(shape).cpu().numpy().view(np.uint64)
+
+
+def draw_masks(tape: Tape, request: BitCheck) -> Masks:
+    return Masks(_draw(tape, DEALT, request.columns), _draw(tape, request.points))
+
+
+def draw_point(tape: Tape, request: BitCheck) -> Point:
+    *rho, scale = _draw(tape, request.variables + 1)
+    return Point(np.array(rho, np.uint64), int(scale) or 1)
+
+
+def draw_weights(tape: Tape, request: BitCheck) -> Weights:
+    return Weights(_draw(tape, MESSAGES), _draw(tape, request.words))
+
+
+# arranging bits ---------------------------------------------------------------------------------------------
+
+
+def arrange(rows: Sequence[np.ndarray], request: BitCheck) -> np.ndarray:
+    """The rows of all comparisons side by side, in blocks of words: [rows, blocks, words]."""
+    each = request.columns // 8
+    flat = np.zeros((len(rows[0]), request.blocks * each), np.uint8)
+    np.concatenate(rows, axis=1, out=flat[:, : request.size])
+    blocks = flat.reshape(len(flat), request.blocks, each)
+    if each % 8:
+        blocks = np.pad(blocks, ((0, 0), (0, 0), (0, -each % 8)))
+    return blocks.view(np.uint64)
+
+
+@functools.cache
+def is_boolean(variables: int) -> np.ndarray:
+    """Which of the points e are in {0, 1}^m; these are in the order of the blocks."""
+    return np.array([2 not in e for e in itertools.product(range(3), repeat=variables)])
+
+
+def extend(values: np.ndarray, axis: int) -> np.ndarray:
+    """The multilinear polynomials' values at {0, 1, ∞}^m, from those at {0, 1}^m along an axis."""
+    before, count, behind = values.shape[:axis], values.shape[axis], values.shape[axis + 1 :]
+    done = 1
+    while count > 1:
+        count //= 2
+        parts = values.reshape(*before, done, 2, count, *behind)
+        zero, one = np.moveaxis(parts, axis + 1, 0)
+        values = np.stack([zero, one, zero ^ one], axis + 1)
+        done *= 3
+    return values.reshape(*before, done, *behind)
+
+
+def interpolate(rho: np.ndarray, ends: int) -> np.ndarray:
+    """The weights at ρ of values at {0, 1}^m (ends = 2, multilinear) or {0, 1, ∞}^m (3, of degree 2)."""
+    found = np.ones(1, np.uint64)
+    for x in rho:
+        each = np.array([x ^ np.uint64(1), x, x ^ multiply(x, x)], np.uint64)[:ends]
+        found = multiply(found[:, None], each[None]).reshape(-1)
+    return found
+
+
+def weigh(point: Point) -> np.ndarray:
+    """w: the weights of a proof's words."""
+    weights = interpolate(point.rho, 3)
+    weights[is_boolean(len(point.rho))] = multiply(
+        interpolate(point.rho, 2), np.array(point.scale, np.uint64)
+    )
+    return weights
+
+
+# the terms by message, as arrays ----------------------------------------------------------------------------
+
+
+class Flat(NamedTuple):
+    """The terms with a public factor, sorted by message; and those without."""
+
+    public: np.ndarray
+    dealt: np.ndarray
+    message: np.ndarray
+    begins: np.ndarray  # of a message with such terms
+    messages: np.ndarray  # which one that is
+    always: np.ndarray  # of each row of dealt bits: the message that has it as it is
+
+
+@functools.cache
+def flatten() -> Flat:
+    products = [(p, r, t) for t, terms in enumerate(TERMS) for p, r in terms if p != ALWAYS]
+    public, dealt, message = (np.array(part, np.int64) for part in zip(*products))
+    messages, begins = np.unique(message, return_index=True)
+    always = np.full(DEALT, ALWAYS, np.int64)
+    for t, terms in enumerate(TERMS):
+        for p, r in terms:
+            if p == ALWAYS:
+                always[r] = t
+    return Flat(public, dealt, message, begins, messages, always)
+
+
+def _combine(by_message: np.ndarray, messages: np.ndarray, weights: Weights) -> np.ndarray:
+    """Σ_t ψ_t · (…)."""
+    return add_up(multiply(by_message, weights.psi[messages][:, None]), 0)
+
+
+def multiply_bits(public: np.ndarray, dealt: np.ndarray, weights: Weights) -> np.ndarray:
+    """g at {0, 1, ∞}^m, without the terms that have no public factor: those are 0 where it is used."""
+    if (loops := _loops(public)) is not None:
+        return np.asarray(loops.multiply_bits(public, dealt, *weights, flatten()))
+    flat, total = flatten(), np.zeros((), np.uint64)
+    for w, theta in enumerate(weights.theta):
+        p, r = (extend(np.ascontiguousarray(x[:, :, w]), 1) for x in (public, dealt))
+        products = np.bitwise_xor.reduceat(p[flat.public] & r[flat.dealt], flat.begins, axis=0)
+        total = total ^ multiply_by(products, int(theta))
+    return _combine(total, flat.messages, weights)
+
+
+def weigh_messages(messages: np.ndarray, weights: Weights) -> np.ndarray:
+    """g at {0, 1}^m, from the messages."""
+    if (loops := _loops(messages)) is not None:
+        return np.asarray(loops.weigh_messages(messages, *weights))
+    total = np.zeros(messages.shape[:2], np.uint64)
+    for w, theta in enumerate(weights.theta):
+        total ^= multiply_by(messages[:, :, w], int(theta))
+    return _combine(total, np.arange(MESSAGES), weights)
+
+
+def _shift_columns(vector: np.ndarray) -> np.ndarray:
+    """Multiply column s by x^s."""
+    vector = vector.copy()
+    for s in range(1, vector.shape[1]):
+        vector[:, s:] = double(vector[:, s:])
+    return vector
+
+
+def multiply_vectors(public: np.ndarray, vectors: Sequence[np.ndarray], weights: Weights) -> np.ndarray:
+    """⟨U, vector⟩ at {0, 1}^m, for each of the vectors: [vectors, blocks]."""
+    if (loops := _loops(public)) is not None:
+        return np.asarray(loops.multiply_vectors(public, np.stack(vectors), *weights, flatten()))
+    return np.stack([_multiply_vector(public, vector, weights) for vector in vectors])
+
+
+def _multiply_vector(public: np.ndarray, vector: np.ndarray, weights: Weights) -> np.ndarray:
+    flat, blocks = flatten(), public.shape[1]
+    nibbles = np.arange(WORD // 4)
+    total = np.zeros((MESSAGES, blocks), np.uint64)
+    for w, theta in enumerate(weights.theta):
+        part = np.zeros((DEALT, WORD), np.uint64)
+        columns = vector[:, WORD * w : WORD * (w + 1)]
+        part[:, : columns.shape[1]] = columns
+        part = _shift_columns(part)
+        sums = subset_sums(part.reshape(DEALT, -1, 4))
+        packed = np.ascontiguousarray(public[:, :, w]).view(np.uint8).reshape(PUBLIC, blocks, 8)
+        chosen = np.stack([packed & 15, packed >> 4], -1).reshape(PUBLIC, blocks, -1)
+        terms = add_up(sums[flat.dealt[:, None, None], nibbles, chosen[flat.public]], 2)
+        found = np.zeros((MESSAGES, blocks), np.uint64)
+        found[flat.messages] = np.bitwise_xor.reduceat(terms, flat.begins, axis=0)
+        alone = flat.always != ALWAYS
+        np.bitwise_xor.at(found, flat.always[alone], add_up(part[alone], 1)[:, None])
+        total ^= multiply_by(found, int(theta))
+    return _combine(total, np.arange(MESSAGES), weights)
+
+
+def fold_blocks(dealt: np.ndarray, weights: np.ndarray, columns: int) -> np.ndarray:
+    """Σ_b weight_b · (the bits of block b): [rows, columns]."""
+    if (loops := _loops(dealt)) is not None:
+        return np.asarray(loops.fold_blocks(dealt, weights, columns))
+    bits = np.unpackbits(dealt.view(np.uint8), axis=-1, count=columns, bitorder="little")
+    found = np.zeros((len(dealt), columns), np.uint64)
+    for block, weight in enumerate(weights):
+        found ^= bits[:, block] * weight
+    return found
+
+
+# dealer, prover and verifier --------------------------------------------------------------------------------
+
+
+def deal_key(dealt: np.ndarray, masks: Masks, point: Point, request: BitCheck) -> list[Tensor]:
+    """The dealer's S and κ for a verifier, of a prover's arranged bits."""
+    sums = fold_blocks(dealt, interpolate(point.rho, 2), request.columns)
+    sums ^= multiply_by(masks.vector, point.scale)
+    pad = add_up(multiply(weigh(point), masks.pads))
+    return [torch.from_numpy(x.view(np.int64).reshape(shape)) for x, shape in ((sums, sums.shape), (pad, (1,)))]
+
+
+class Check:
+    """One party's part of a check: its proof for each of the others, and its verdict on theirs."""
+
+    def __init__(self, request: BitCheck, records: Sequence[ComparedBits], weights: Weights):
+        self.request, self.weights, self.records = request, weights, records
+        self.public = arrange([record.public.rows() for record in records], request)
+
+    def prove(self, vectors: Sequence[np.ndarray], pads: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """My proofs, under each of the pads; `vectors` are h."""
+        dealt = arrange([record.dealt for record in self.records], self.request)
+        products, boolean = multiply_bits(self.public, dealt, self.weights), is_boolean(self.request.variables)
+        proofs = []
+        for h, pad in zip(vectors, pads):
+            proof = products.copy()
+            proof[boolean] = h
+            proofs.append(proof ^ pad)
+        return proofs
+
+    def multiply(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
+        """⟨U, vector⟩ at the blocks, for masks R' and sums S."""
+        return multiply_vectors(self.public, vectors, self.weights)
+
+    def verify(self, name: str, first: bool, proof: np.ndarray, key: Key, sums: np.ndarray) -> bool:
+        """Whether a party sent what it had to; `sums` is ⟨U, S⟩ at the blocks."""
+        rows = [
+            record.received[name] ^ tagged_bits.constants(record.public) if first else record.received[name]
+            for record in self.records
+        ]
+        claimed = weigh_messages(arrange(rows, self.request), self.weights)
+        at_blocks = multiply(interpolate(key.point.rho, 2), sums)
+        # the messages are g at {0, 1}^m, where the proof has h
+        at_messages = multiply(interpolate(key.point.rho, 3)[is_boolean(self.request.variables)], claimed)
+        left = add_up(multiply(weigh(key.point), proof)) ^ add_up(at_messages) ^ np.uint64(key.pad)
+        return bool(left == add_up(at_blocks))
