@@ -113,50 +113,74 @@ def transpose(block):
 
 
 @compile_loop
-def extend(rows, row, begin, places, steps, out):
-    """The values at all points e, of CHUNK words from `begin` on: step[e] is 0 for e in {0, 1}^m, which has the
-    place of its block, and otherwise the distance to the points with 1 and, doubled, 0 instead of its first ∞.
-    """
-    count = min(CHUNK, rows.shape[2] - begin)
-    for e in range(steps.shape[0]):
-        step = steps[e]
-        if step:
-            for v in range(CHUNK):
-                out[e, v] = out[e - step, v] ^ out[e - 2 * step, v]
-        else:
-            for v in range(count):
-                out[e, v] = rows[row, places[e], begin + v]
-            for v in range(count, CHUNK):
-                out[e, v] = NONE
+def gather(rows, row, begin, w, block):
+    """Word w of 64 blocks, transposed: word s has the bits of column s."""
+    count = min(64, rows.shape[1] - begin)
+    for b in range(count):
+        block[b] = rows[row, begin + b, w]
+    block[count:] = NONE
+    transpose(block)
 
 
 @compile_loop
-def _multiply_bits(public, dealt, psi, theta, at_public, at_dealt, begins, messages, places, steps):
-    points, words = steps.shape[0], public.shape[2]
-    total = np.zeros((messages.shape[0], points), np.uint64)
-    p, r = np.empty((points, CHUNK), np.uint64), np.empty((points, CHUNK), np.uint64)
-    products = np.empty((points, CHUNK), np.uint64)
-    factors = np.zeros(CHUNK, np.uint64)
-    for begin in range(0, words, CHUNK):
-        for v in range(CHUNK):
-            factors[v] = theta[begin + v] if begin + v < words else NONE
-        for number in range(messages.shape[0]):
-            end = begins[number + 1] if number + 1 < begins.shape[0] else at_public.shape[0]
-            products[:] = NONE
-            for k in range(begins[number], end):
-                extend(public, at_public[k], begin, places, steps, p)
-                extend(dealt, at_dealt[k], begin, places, steps, r)
+def extend(rows, row, begin, places, steps, out):
+    """The values at all points e, of a word or CHUNK words from `begin` on. step[e] is 0 for e in {0, 1}^m, which
+    has the place of its block, and otherwise the distance to the point with 1 and, doubled, 0 instead of an ∞.
+    """
+    if out.shape[1] == CHUNK:
+        for e in range(steps.shape[0]):
+            step = steps[e]
+            if step:
+                for v in range(CHUNK):
+                    out[e, v] = out[e - step, v] ^ out[e - 2 * step, v]
+            else:
+                for v in range(CHUNK):
+                    out[e, v] = rows[row, places[e], begin + v]
+    else:
+        for e in range(steps.shape[0]):
+            step = steps[e]
+            out[e, 0] = out[e - step, 0] ^ out[e - 2 * step, 0] if step else rows[row, places[e], begin]
+
+
+@compile_loop
+def _add_products(public, dealt, at_public, at_dealt, ends, places, steps, begin, factors, total):
+    """Add the weighted products of a word, or of CHUNK words, from `begin` on, by message."""
+    points, width = steps.shape[0], factors.shape[0]
+    p, r = np.empty((points, width), np.uint64), np.empty((points, width), np.uint64)
+    products, first = np.empty((points, width), np.uint64), 0
+    for number in range(ends.shape[0]):
+        products[:] = NONE
+        for k in range(first, ends[number]):
+            extend(public, at_public[k], begin, places, steps, p)
+            extend(dealt, at_dealt[k], begin, places, steps, r)
+            if width == CHUNK:
                 for e in range(points):
                     for v in range(CHUNK):
                         products[e, v] ^= p[e, v] & r[e, v]
-            for e in range(points):
-                if steps[e]:
-                    low, high = NONE, NONE
-                    for v in range(CHUNK):
-                        x, y = carry_less(products[e, v], factors[v])
-                        low ^= x
-                        high ^= y
-                    total[number, e] ^= reduce(low, high)
+            else:
+                for e in range(points):
+                    products[e, 0] ^= p[e, 0] & r[e, 0]
+        for e in range(points):
+            if steps[e]:
+                low, high = NONE, NONE
+                for v in range(width):
+                    x, y = carry_less(products[e, v], factors[v])
+                    low ^= x
+                    high ^= y
+                total[number, e] ^= reduce(low, high)
+        first = ends[number]
+
+
+@compile_loop
+def _multiply_bits(public, dealt, psi, theta, at_public, at_dealt, ends, messages, places, steps):
+    points, words = steps.shape[0], public.shape[2]
+    total = np.zeros((messages.shape[0], points), np.uint64)
+    begin = 0
+    while begin < words:
+        width = CHUNK if words - begin >= CHUNK else 1
+        factors = theta[begin : begin + width]
+        _add_products(public, dealt, at_public, at_dealt, ends, places, steps, begin, factors, total)
+        begin += width
     out = np.zeros(points, np.uint64)
     for number in range(messages.shape[0]):
         for e in range(points):
@@ -167,8 +191,9 @@ def _multiply_bits(public, dealt, psi, theta, at_public, at_dealt, begins, messa
 def multiply_bits(public, dealt, psi, theta, flat):
     points = 3 ** (public.shape[1].bit_length() - 1)
     places, steps = _points(points)
+    ends = np.append(flat.begins[1:], len(flat.public))
     return _multiply_bits(
-        public, dealt, psi, theta, flat.public, flat.dealt, flat.begins, flat.messages, places, steps
+        public, dealt, psi, theta, flat.public, flat.dealt, ends, flat.messages, places, steps
     )
 
 
@@ -233,16 +258,15 @@ def _multiply_vectors(public, vectors, psi, theta, at_public, message, begins, a
                     values[s, k] = value
                     alone[k] ^= value
             for term in range(terms):
-                for b in range(blocks):
-                    block[b] = public[at_public[begins[row] + term], b, w]
-                block[blocks:] = NONE
-                transpose(block)
-                for s in range(here):
-                    bits = block[s]
-                    for place in range(places):
-                        at = bits >> U(8 * place) & U(255)
-                        for k in range(count):
-                            buckets[term, place, at, k] ^= values[s, k]
+                for begin in range(0, blocks, 64):
+                    gather(public, at_public[begins[row] + term], begin, w, block)
+                    for s in range(here):
+                        bits = block[s]
+                        for place in range(begin // 8, min(begin // 8 + 8, places)):
+                            at = bits & U(255)
+                            bits >>= U(8)
+                            for k in range(count):
+                                buckets[term, place, at, k] ^= values[s, k]
         for k in range(count):
             for term in range(terms):
                 weight = psi[message[begins[row] + term]]
@@ -277,9 +301,9 @@ def multiply_vectors(public, vectors, psi, theta, flat):
 
 
 @compile_loop
-def fold_blocks(dealt, weights, columns):
+def fold_blocks(dealt, weights, vector, scale):
     rows, blocks, words = dealt.shape
-    places = (blocks + 7) // 8
+    places, columns = (blocks + 7) // 8, vector.shape[1]
     sums = np.zeros((places, 256), np.uint64)
     for b in range(blocks):
         size = 1 << b % 8
@@ -288,13 +312,15 @@ def fold_blocks(dealt, weights, columns):
     out, block = np.empty((rows, columns), np.uint64), np.empty(64, np.uint64)
     for row in range(rows):
         for w in range(words):
-            block[blocks:] = NONE
-            for b in range(blocks):
-                block[b] = dealt[row, b, w]
-            transpose(block)
-            for s in range(min(64, columns - 64 * w)):
-                bits, total = block[s], NONE
-                for place in range(places):
-                    total ^= sums[place, bits >> U(8 * place) & U(255)]
-                out[row, 64 * w + s] = total
+            here = min(64, columns - 64 * w)
+            for s in range(here):
+                out[row, 64 * w + s] = multiply(vector[row, 64 * w + s], scale)
+            for begin in range(0, blocks, 64):
+                gather(dealt, row, begin, w, block)
+                for s in range(here):
+                    bits, total = block[s], NONE
+                    for place in range(begin // 8, min(begin // 8 + 8, places)):
+                        total ^= sums[place, bits & U(255)]
+                        bits >>= U(8)
+                    out[row, 64 * w + s] ^= total
     return out

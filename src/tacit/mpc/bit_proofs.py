@@ -26,8 +26,8 @@ public factor are linear and vanish at ∞.
 wrong, the words of its block differ from the prescribed ones, and so does g at b unless Σ ψ_t·(…) or Σ θ_w·(…) is
 0 by chance, 2^-64 each. P knows nothing of ρ, ρ': it chose g, h before V tells it anything that depends on them.
 g(ρ) + ρ'·h(ρ) then differs from the true polynomial, in 'ρ = 0 already, so its difference is not the zero
-polynomial; its degree is at most 2m ≤ 12, and it is 0 at a random point with probability at most 12/(2^64 − 1).
-Altogether below 2^-60, for one bit or all, at every block, and whatever the bits are: a change is detected
+polynomial; its degree is at most 2m ≤ 14, and it is 0 at a random point with probability at most 14/(2^64 − 1).
+Altogether 2^-60, for one bit or all, at every block, and whatever the bits are: a change is detected
 or not by its weights and ρ, not by anybody's secret, so an abort tells nothing.
 
 *Nothing is learned.* V: S is uniform, because R' is, is used once, and ρ' ≠ 0. g_e + pad_e and h_b + pad_b are
@@ -41,7 +41,7 @@ With n parties each proves to every other one, with the same g and other masks. 
 depends on only after it has verified all others. A party with other values in mind (public bits that are not the
 same at all honest parties) is caught before by the record that all commit to.
 
-Words: of S 8·234 bytes for 2^m comparisons, 29 for one with m = 6, of a proof 8·3^m. m is chosen for the least bytes.
+Bytes: S takes 8·234 for 2^m comparisons, 15 for each with m = 7, and a proof 8·3^m. m is chosen for the least.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from .dealer import Request
 from .tagged_bits import ALWAYS, DEALT, MESSAGES, PUBLIC, TERMS, ComparedBits
 from .tape import Parts, Tape
 
-MOST_VARIABLES = 6  # more blocks: less bytes, half as much more computing for each
+MOST_VARIABLES = 7  # more blocks: less bytes, half as much more computing for each
 WORD = 64  # columns
 WORTH = 16  # words of a row from which on compiled loops are used
 
@@ -170,11 +170,16 @@ def draw_weights(tape: Tape, request: BitCheck) -> Weights:
 def arrange(rows: Sequence[np.ndarray], request: BitCheck) -> np.ndarray:
     """The rows of all comparisons side by side, in blocks of words: [rows, blocks, words]."""
     each = request.columns // 8
-    flat = np.zeros((len(rows[0]), request.blocks * each), np.uint8)
-    np.concatenate(rows, axis=1, out=flat[:, : request.size])
-    blocks = flat.reshape(len(flat), request.blocks, each)
-    if each % 8:
-        blocks = np.pad(blocks, ((0, 0), (0, 0), (0, -each % 8)))
+    blocks = np.zeros((len(rows[0]), request.blocks, 8 * request.words), np.uint8)
+    begin = 0  # comparisons are copied where they go, a block at a time
+    for part in rows:
+        done = 0
+        while done < part.shape[1]:
+            block, at = divmod(begin + done, each)
+            count = min(each - at, part.shape[1] - done)
+            blocks[:, block, at : at + count] = part[:, done : done + count]
+            done += count
+        begin += part.shape[1]
     return blocks.view(np.uint64)
 
 
@@ -305,12 +310,12 @@ def _multiply_vector(public: np.ndarray, vector: np.ndarray, weights: Weights) -
     return _combine(total, np.arange(MESSAGES), weights)
 
 
-def fold_blocks(dealt: np.ndarray, weights: np.ndarray, columns: int) -> np.ndarray:
-    """Σ_b weight_b · (the bits of block b): [rows, columns]."""
+def fold_blocks(dealt: np.ndarray, weights: np.ndarray, vector: np.ndarray, scale: int) -> np.ndarray:
+    """Σ_b weight_b · (the bits of block b) + scale · vector: [rows, columns]."""
     if (loops := _loops(dealt)) is not None:
-        return np.asarray(loops.fold_blocks(dealt, weights, columns))
-    bits = np.unpackbits(dealt.view(np.uint8), axis=-1, count=columns, bitorder="little")
-    found = np.zeros((len(dealt), columns), np.uint64)
+        return np.asarray(loops.fold_blocks(dealt, weights, vector, np.uint64(scale)))
+    bits = np.unpackbits(dealt.view(np.uint8), axis=-1, count=vector.shape[1], bitorder="little")
+    found = multiply_by(vector, scale)
     for block, weight in enumerate(weights):
         found ^= bits[:, block] * weight
     return found
@@ -321,8 +326,7 @@ def fold_blocks(dealt: np.ndarray, weights: np.ndarray, columns: int) -> np.ndar
 
 def deal_key(dealt: np.ndarray, masks: Masks, point: Point, request: BitCheck) -> list[Tensor]:
     """The dealer's S and κ for a verifier, of a prover's arranged bits."""
-    sums = fold_blocks(dealt, interpolate(point.rho, 2), request.columns)
-    sums ^= multiply_by(masks.vector, point.scale)
+    sums = fold_blocks(dealt, interpolate(point.rho, 2), masks.vector, point.scale)
     pad = add_up(multiply(weigh(point), masks.pads))
     return [torch.from_numpy(x.view(np.int64).reshape(shape)) for x, shape in ((sums, sums.shape), (pad, (1,)))]
 
