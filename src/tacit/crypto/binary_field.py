@@ -1,8 +1,8 @@
-"""GF(2^64) = GF(2)[x] / (x^64 + x^4 + x^3 + x + 1), on arrays of 64-bit words: bit k of a word is the coefficient
-of x^k.
+"""GF(2^64) = GF(2)[x] / (x^64 + x^4 + x^3 + x + 1), on arrays of 64-bit words: bit k of a word is the
+coefficient of x^k.
 
-Addition is exclusive or. The product of arrays takes 64 steps on each; the product with one factor takes eight
-look-ups a word.
+Addition is exclusive or. The product of arrays takes 64 steps on each; the product with one factor takes
+eight look-ups a word.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def multiply_by(words: np.ndarray, factor: int) -> np.ndarray:
     product = table[0][places[..., 0]]
     for byte in range(1, WORD):
         product ^= table[byte][places[..., byte]]
-    return product
+    return np.asarray(product)
 
 
 def add_up(words: np.ndarray, axis: int | None = None) -> np.ndarray:

@@ -1,47 +1,50 @@
-"""A proof that the bits a party sent for comparisons are the prescribed ones, of sublinear size, with randomness
-from a dealer who is honest when a party is not. Boneh, Boyle, Corrigan-Gibbs, Gilboa, Ishai: Zero-Knowledge
-Proofs on Secret-Shared Data via Fully Linear PCPs, CRYPTO 2019; Boyle, Gilboa, Ishai, Nof: Practical Fully Secure
-Three-Party Computation via Sublinear Distributed Zero-Knowledge Proofs, CCS 2019.
+"""A proof that the bits a party sent for comparisons are the prescribed ones, of sublinear size, with
+randomness from a dealer who is honest if a party is not. Boneh, Boyle, Corrigan-Gibbs, Gilboa, Ishai:
+Zero-Knowledge Proofs on Secret-Shared Data via Fully Linear PCPs, CRYPTO 2019; Boyle, Gilboa, Ishai, Nof:
+Practical Fully Secure Three-Party Computation via Sublinear Distributed Zero-Knowledge Proofs, CCS 2019.
 
-Every message bit of a prover P is a sum of products p·r (`tagged_bits.TERMS`) of public bits p, which P and the
-verifier V know, and dealt bits r, which P and the dealer D know. All columns of comparisons since the last check
-are arranged in 2^m blocks. U_k, R_k are the multilinear polynomials over F = GF(2^64), in m variables, whose
-values at the points b of {0, 1}^m are the bits of the terms' factors in block b.
+Every message bit of a prover P is a sum of products p·r (`tagged_bits.TERMS`) of public bits p, which P and
+the verifier V know, and dealt bits r, which P and the dealer D know. The comparisons since the last check are
+arranged in 2^m blocks. U_k and R_k are the multilinear polynomials in m variables over F = GF(2^64) whose
+values at b in {0, 1}^m are the factors of term k in block b. ⟨U, R⟩ is their weighted sum of products.
 
-    D, in advance    to V, by its tape: a random point ρ of F^m and ρ' ≠ 0
-                     to P, by its tape: random words R' (one for each R_k), random words `pad`
-                     to V: S = R(ρ) + ρ'·R',  and κ = Σ_e w_e · pad_e
-    all              commit to seeds and opened values, then open the seeds: random weights
-    P → V            BitProof: g_e + pad_e at the points e of {0, 1, ∞}^m without those of {0, 1}^m, where
-                     g = ⟨U, R⟩ (∞: the leading coefficient), and h_b + pad_b, where h = ⟨U, R'⟩, at {0, 1}^m
-    V                takes g at {0, 1}^m from the messages of P that it has received, and checks
-                     g(ρ) + ρ'·h(ρ) = ⟨U(ρ), S⟩; with w, the weights of interpolation at ρ (times ρ' for h)
+    D, in advance   to P, by its tape: a random word R'_k for each R_k, and random words `pad`
+                    to V, by its tape: a random point ρ of F^m, and ρ' ≠ 0
+                    to V: S = R(ρ) + ρ'·R' and κ = Σ_e w_e·pad_e
+    all             commit to opened values and seeds, then open the seeds: random weights
+    P → V           BitProof, 3^m words: g_e + pad_e at the points e of {0, 1, ∞}^m outside of {0, 1}^m,
+                    g = ⟨U, R⟩ (at ∞: the leading coefficient); h_b + pad_b at {0, 1}^m, h = ⟨U, R'⟩
+    V               knows g at {0, 1}^m from the bits that P sent it; accepts if g(ρ) + ρ'·h(ρ) = ⟨U(ρ), S⟩
 
-⟨U, R⟩ is weighted: message t of a column has the weight ψ_t·θ_w·x^s, with the column as bit s of word w. Then a
-sum over 64 columns is one product with a word, and as g is of degree 2 in each variable, its values at {0, 1, ∞}^m
-are sums of *bits*: of the bits of U and R at these points, which are sums of those in {0, 1}^m. Terms without a
-public factor are linear and vanish at ∞.
+g has degree 2 in each variable and follows from its values at {0, 1, ∞}^m, h has degree 1; w_e are the
+weights of this interpolation at ρ, times ρ' for those of h.
 
-*Sound*, if P deviates and V follows its program. The messages of P are fixed when V opens its seed. If one bit is
-wrong, the words of its block differ from the prescribed ones, and so does g at b unless Σ ψ_t·(…) or Σ θ_w·(…) is
-0 by chance, 2^-64 each. P knows nothing of ρ, ρ': it chose g, h before V tells it anything that depends on them.
-g(ρ) + ρ'·h(ρ) then differs from the true polynomial, in 'ρ = 0 already, so its difference is not the zero
-polynomial; its degree is at most 2m ≤ 14, and it is 0 at a random point with probability at most 14/(2^64 − 1).
-Altogether 2^-60, for one bit or all, at every block, and whatever the bits are: a change is detected
-or not by its weights and ρ, not by anybody's secret, so an abort tells nothing.
+Weights: message t of a comparison has ψ_t·θ_w·x^s, if the comparison is bit s of word w of its block. So a
+sum over 64 comparisons is one product. g at {0, 1, ∞}^m comes from sums of *bits*: U and R at these points are
+sums of their values at {0, 1}^m. A term without public factor (U = 1) is linear, and 0 at ∞.
 
-*Nothing is learned.* V: S is uniform, because R' is, is used once, and ρ' ≠ 0. g_e + pad_e and h_b + pad_b are
-uniform, because the pads are, but for one equation: the one that V checks, whose other terms V knows. This holds
-for any weights, also those of a V that knew S and ρ when it chose its seed, and for any public bits that P
-believes. P receives nothing. D receives no message, and so learns nothing. A lying V gains nothing by asking
-again: there is nobody to ask. R', pads and ρ are used for one check, and another pair of prover and verifier has
-its own, so that verifiers who collude learn R(ρ) nowhere.
+*A wrong bit is caught.* All that P sent V is fixed when V opens its seed. If a word of a block differs from
+the prescribed one, g differs at this block, unless a weighted sum is 0 by chance: 2^-64 each for θ and ψ. ρ
+and ρ' are known to V and D only, and V sends nothing that depends on them before its verdict. So P chooses
+the other g_e and h_b without them. The difference to the true g + ρ'·h is a polynomial in ρ, ρ' that is not
+0, since it is not at ρ' = 0; its degree is at most 2m ≤ 14, so it is 0 by chance with probability
+14/(2^64 − 1). Together below 2^-59.9, for one wrong bit or many, whatever the values of the bits: whether a
+deviation is noticed depends on weights and ρ, and on no secret. So an abort tells the cheat nothing.
 
-With n parties each proves to every other one, with the same g and other masks. A party reveals what a result
-depends on only after it has verified all others. A party with other values in mind (public bits that are not the
-same at all honest parties) is caught before by the record that all commit to.
+*Nothing else is told.* P receives nothing, and D receives nothing from anybody. V sees S, which is uniform
+since R' is, and ρ' ≠ 0; and a proof that is uniform, since the pads are, but for the equation that V checks,
+whose other terms V knows. This holds for any weights, also if V chose its seed after it saw S, ρ and P's
+bits, and for any bits that V itself sent: U is what P believes to be public. Nobody can ask for a second ρ.
+R', pads and ρ serve one check and one pair of prover and verifier, so that several verifiers together know no
+more. A proof of another check fails, since it has other pads.
 
-Bytes: S takes 8·234 for 2^m comparisons, 15 for each with m = 7, and a proof 8·3^m. m is chosen for the least.
+Each party proves its bits to every other one, and each verifies for itself what it was sent. Before that, all
+compare the record of opened values, so parties with different public values do not get here. Whoever does
+not accept stops, and sends no share of a result. If the dealer's S does not arrive, there is no check and so
+no result.
+
+Bytes: S takes 8·234 for 2^m comparisons, that is 15 for each with m = 7, and the proof 8·3^m; m is chosen
+for the least. One level is enough: folding again would save some of the 15, for a product for each word.
 """
 
 from __future__ import annotations
@@ -75,8 +78,8 @@ def has_numba() -> bool:
 
 
 def _loops(rows: np.ndarray) -> Any:
-    """The compiled loops, where they are worth it: below some hundred comparisons numpy takes milliseconds, and
-    loading numba half a second.
+    """The compiled loops, where they are worth it: for few comparisons numpy takes milliseconds, and loading
+    numba takes half a second.
     """
     if not has_numba() or rows.shape[1] * rows.shape[2] < WORTH:
         return None
@@ -87,7 +90,7 @@ def _loops(rows: np.ndarray) -> Any:
 
 @dataclass(frozen=True)
 class BitCheck(Request):
-    """The randomness of one check: for each pair of parties the prover's masks, the verifier's point and S, κ."""
+    """The randomness of one check: for each pair of parties the prover's masks, and the verifier's key."""
 
     size: int  # bytes of a row of all its comparisons
 
@@ -97,9 +100,7 @@ class BitCheck(Request):
     @property
     def variables(self) -> int:
         """m."""
-        return min(
-            range(MOST_VARIABLES + 1), key=lambda m: DEALT * 8 * math.ceil(self.size / 2**m) + 3**m
-        )
+        return min(range(MOST_VARIABLES + 1), key=lambda m: DEALT * 8 * math.ceil(self.size / 2**m) + 3**m)
 
     @property
     def blocks(self) -> int:
@@ -328,7 +329,9 @@ def deal_key(dealt: np.ndarray, masks: Masks, point: Point, request: BitCheck) -
     """The dealer's S and κ for a verifier, of a prover's arranged bits."""
     sums = fold_blocks(dealt, interpolate(point.rho, 2), masks.vector, point.scale)
     pad = add_up(multiply(weigh(point), masks.pads))
-    return [torch.from_numpy(x.view(np.int64).reshape(shape)) for x, shape in ((sums, sums.shape), (pad, (1,)))]
+    return [
+        torch.from_numpy(x.view(np.int64).reshape(shape)) for x, shape in ((sums, sums.shape), (pad, (1,)))
+    ]
 
 
 class Check:
@@ -341,7 +344,10 @@ class Check:
     def prove(self, vectors: Sequence[np.ndarray], pads: Sequence[np.ndarray]) -> list[np.ndarray]:
         """My proofs, under each of the pads; `vectors` are h."""
         dealt = arrange([record.dealt for record in self.records], self.request)
-        products, boolean = multiply_bits(self.public, dealt, self.weights), is_boolean(self.request.variables)
+        products, boolean = (
+            multiply_bits(self.public, dealt, self.weights),
+            is_boolean(self.request.variables),
+        )
         proofs = []
         for h, pad in zip(vectors, pads):
             proof = products.copy()
@@ -355,10 +361,9 @@ class Check:
 
     def verify(self, name: str, first: bool, proof: np.ndarray, key: Key, sums: np.ndarray) -> bool:
         """Whether a party sent what it had to; `sums` is ⟨U, S⟩ at the blocks."""
-        rows = [
-            record.received[name] ^ tagged_bits.constants(record.public) if first else record.received[name]
-            for record in self.records
-        ]
+        rows = [record.received[name] for record in self.records]
+        if first:
+            rows = [row ^ tagged_bits.constants(record.public) for row, record in zip(rows, self.records)]
         claimed = weigh_messages(arrange(rows, self.request), self.weights)
         at_blocks = multiply(interpolate(key.point.rho, 2), sums)
         # the messages are g at {0, 1}^m, where the proof has h

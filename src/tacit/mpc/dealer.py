@@ -197,9 +197,7 @@ async def send_correction(
     corrections = {}
     for name, (shape, dtype) in request.derived().items():
         value = derived[name].to(dtype).reshape(shape)
-        corrections[name] = (
-            subtract(value, join([s[name] for s in shares[:-1]])) if shares[:-1] else value
-        )
+        corrections[name] = subtract(value, join([s[name] for s in shares[:-1]])) if shares[:-1] else value
     if corrections:
         await me.send(parties[-1], Corrections(list(corrections.values())))
     copies[-1] |= {name: part for name, part in corrections.items() if name in kept}

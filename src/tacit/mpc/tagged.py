@@ -33,7 +33,7 @@ from ..parties.party import Party
 from ..parties.secret import Secret
 from . import prime
 from .beaver import Triple
-from .bit_proofs import BitCheck, Key, Masks, arrange, deal_key, draw_masks, draw_point
+from .bit_proofs import BitCheck, Key, Masks, Point, arrange, deal_key, draw_masks, draw_point
 from .dealer import (
     Arithmetic,
     DryRun,
@@ -162,9 +162,7 @@ async def deal(
     dealt: list[list[np.ndarray]] = [[] for _ in tapes]  # bits of comparisons since the last check
     for request in requests:
         kept = BIT_PARTS if isinstance(request, TaggedComparison) else ()
-        shares = await send_correction(
-            me, parties, tapes, Tagged(request, alpha), masks, device, FIELD, kept
-        )
+        shares = await send_correction(me, parties, tapes, Tagged(request, alpha), masks, device, FIELD, kept)
         if kept:
             for rows, share in zip(dealt, shares):
                 rows.append(join_bits(share))
@@ -182,7 +180,8 @@ async def _send_keys_of_proofs(
 ) -> None:
     """Each verifier's S and κ for each prover; a party draws its masks first, then its points."""
     ranks = range(len(parties))
-    masks, points = {}, {}
+    masks: dict[tuple[int, int], Masks] = {}
+    points: dict[tuple[int, int], Point] = {}
     for rank, tape in enumerate(tapes):
         masks |= {(rank, other): draw_masks(tape, request) for other in ranks if other != rank}
         points |= {(other, rank): draw_point(tape, request) for other in ranks if other != rank}

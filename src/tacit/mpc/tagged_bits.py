@@ -1,4 +1,4 @@
-"""Comparisons in the checked mode: their bits are shared without tags, and proved afterwards (`bit_proofs.py`).
+"""Comparisons in the checked mode: bits are shared without tags, and proved afterwards (`bit_proofs.py`).
 
 x ≥ 0 for |x| < 2^48, modulo p, from the digits of a mask r, as in `compare.py`:
 
@@ -14,16 +14,17 @@ x ≥ 0 for |x| < 2^48, modulo p, from the digits of a mask r, as in `compare.py
        c > r although x < 0
     6. open t = [x ≥ 0] ⊕ β.  [x ≥ 0] = t + (1 − 2t)[β];  [β·x] = c[β] − [β·r], so max(x, 0) is local
 
-So a party sends 56 bits for a comparison, the *messages*. Each is a sum (exclusive or) of its dealt bits and of
-products of a dealt bit with a public one: a bit that follows from c, or was opened before. `TERMS` lists them,
-and to the first party's messages public bits are added besides (`constants`). c and [β], [β·r] have tags; that
-the messages are what TERMS says is proved before anything is revealed.
+So a party sends 56 bits for a comparison, the *messages*. Each is a sum (exclusive or) of its dealt bits and
+of products of a dealt bit with a public one, which follows from c or was opened before. `TERMS` lists them;
+the first party adds public bits (`constants`). c, [β] and [β·r] have tags. That the messages are what TERMS
+says is proved before anything is revealed.
 
 Bits of many comparisons are packed in rows of bytes, the first comparison in the lowest bit.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -53,7 +54,7 @@ OPENED = sum(3 * n - 1 for n in LEVELS)  # bits that the levels open
 MESSAGES = OPENED + 1  # with t
 PIECE = 1 << 12  # bytes of a row that are computed at a time: in a core's cache
 
-# rows of dealt bits: β, and a, b, g of each level (random); low, high, the digits', and a·b, a·g of each level
+# rows of dealt bits: β, and a, b, g of each level (random); low, high, the digits', a·b and a·g of each level
 BETA, MASKS, LOW, HIGH, TABLE = 0, 1, MESSAGES, MESSAGES + 1, MESSAGES + 2
 PRODUCTS = TABLE + ENTRIES
 DEALT = PRODUCTS + sum(2 * n - 1 for n in LEVELS)
@@ -100,7 +101,7 @@ class TaggedComparison(Request):
             np.bitwise_and(a[1:], g, out=rows[at + pairs : at + 2 * pairs - 1])
             at += 2 * pairs - 1
         beta = unpack(random[BETA], self.shape).to(uniform["r"].device)
-        return {"β": beta, "βr": beta * uniform["r"], "bits": torch.from_numpy(rows)}
+        return {"β": beta, "βr": beta * uniform["r"], "bits": torch.from_numpy(rows).to(beta.device)}
 
 
 def pack(values: Tensor) -> np.ndarray:
@@ -215,7 +216,7 @@ def _level(number: int) -> list[slice]:
     n, at = LEVELS[number], MASKS + FIRSTS[number]
     product = PRODUCTS + sum(2 * m - 1 for m in LEVELS[:number])
     ends = [at, at + n, at + 2 * n, at + 3 * n - 1]
-    rows = [slice(*pair) for pair in zip(ends, ends[1:])]
+    rows = [slice(*pair) for pair in itertools.pairwise(ends)]
     return [*rows, slice(product, product + n), slice(product + n, product + 2 * n - 1)]
 
 
@@ -246,7 +247,7 @@ def combine_pairs(
 def mask_outcome(lt: np.ndarray, near: np.ndarray, dealt: np.ndarray, first: bool) -> np.ndarray:
     """Steps 5 and 6: [x ≥ 0] ⊕ β, one row."""
     t = lt[0] ^ (near[0] & dealt[LOW]) ^ (near[1] & dealt[HIGH]) ^ dealt[BETA]
-    return ~t[None] if first else t[None]
+    return np.asarray(~t[None] if first else t[None])
 
 
 def constants(public: PublicBits) -> np.ndarray:
@@ -279,12 +280,12 @@ def list_terms() -> list[list[Term]]:
         messages += [eq[2 * k] + [(ALWAYS, a[k])] for k in range(pairs)]
         messages += [lt[2 * k] + [(ALWAYS, b[k])] for k in range(pairs)]
         messages += [eq[2 * k + 1] + [(ALWAYS, g[k])] for k in range(pairs - 1)]
-        lt = [
-            lt[2 * k + 1] + [(ALWAYS, ab[k]), (d + k, b[k]), (e + k, a[k])] for k in range(pairs)
-        ] + lt[2 * pairs :]
-        eq = [
-            [(ALWAYS, ag[k]), (d + k + 1, g[k]), (h + k, a[k + 1])] for k in range(pairs - 1)
-        ] + eq[2 * pairs - 1 :]
+        lt = [lt[2 * k + 1] + [(ALWAYS, ab[k]), (d + k, b[k]), (e + k, a[k])] for k in range(pairs)] + lt[
+            2 * pairs :
+        ]
+        eq = [[(ALWAYS, ag[k]), (d + k + 1, g[k]), (h + k, a[k + 1])] for k in range(pairs - 1)] + eq[
+            2 * pairs - 1 :
+        ]
     return [*messages, lt[0] + [(NEAR_P, LOW), (NEAR_0, HIGH), (ALWAYS, BETA)]]
 
 

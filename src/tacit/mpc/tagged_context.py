@@ -7,16 +7,15 @@ Keller, Larraia, Pastro, Scholl, Smart: Practical Covertly Secure MPC for Dishon
       |--- MaskedCheckedBits(shares of bits) ------------->|   of comparisons (`tagged_bits.py`)
       |--- Commitment(H(openings, seed, salt)) ----------->|   1. commit to a seed and to the opened values
       |--- Opened(seed, salt) ---------------------------->|   2. open the seeds: random weights χ
-      |--- BitProof -------------------------------------->|   3. all bits sent are right (`bit_proofs.py`), or
-                                                               whoever finds out aborts
+      |--- BitProof -------------------------------------->|   3. verify the others' bits (`bit_proofs.py`)
       |--- Commitment(H(σ_i, salt)) ---------------------->|   4. σ_i = Σ_j χ_j (m_ij − α_i · y_j)
       |--- Opened(σ_i, salt) ----------------------------->|   5. Σ σ_i = 0, or everyone aborts
 
 Before the check, only masked values are opened. Results are opened under a mask, too, which only the receiver
-knows. A party that changed shares, openings, tags or bits, however many, passes the check with probability below
-2^-59 (words 2/p, bits 2^-60): it has to guess α or ρ, or the χ that are drawn after its change. After
-a failed check the keys may be known, and are not used again. Not prevented: a party may supply a false input,
-or stop. The dealer must be honest.
+knows. A party that changed shares, openings, tags or bits, however many, passes the check with probability
+below 2^-59 (values 2/p, bits 2^-59.9): it has to guess α or ρ, or the χ that are drawn after its change.
+After a failed check the keys may be known, and are not used again. Not prevented: a party may supply a false
+input, or stop. The dealer must be honest.
 """
 
 from __future__ import annotations
@@ -194,11 +193,7 @@ class TaggedContext(Context):
             sigma = prime.add(sigma, prime.total(prime.mul(error, weights), 0))
         sums = await self._commit_and_open("sum", record.digest(), int(sigma).to_bytes(8, "little"))  # 5
         parts = [int.from_bytes(s, "little") for s in sums]
-        if (
-            any(len(s) != 8 for s in sums)
-            or any(part >= prime.P for part in parts)
-            or sum(parts) % prime.P
-        ):
+        if any(len(s) != 8 for s in sums) or any(part >= prime.P for part in parts) or sum(parts) % prime.P:
             raise ProtocolError(
                 f"check {self.checks} failed: an opened value does not match its tag, so a party changed "
                 "a share, an opening or a tag. "
@@ -215,7 +210,7 @@ class TaggedContext(Context):
         ranks = [rank for rank in range(len(self.names)) if rank != self.rank]
         check = Check(request, self.compared, draw_weights(tape, request))
         sums = check.multiply([*(masks[k].vector for k in ranks), *(keys[k].sums for k in ranks)])
-        proofs = check.prove(sums[: len(ranks)], [masks[k].pads for k in ranks])
+        proofs = check.prove(list(sums[: len(ranks)]), [masks[k].pads for k in ranks])
         for rank, proof in zip(ranks, proofs):
             await self.me.send(self.names[rank], BitProof([torch.from_numpy(proof.view(np.int64))]))
         self.charge(len(ranks) * 8 * request.points)
@@ -227,8 +222,8 @@ class TaggedContext(Context):
             proof = values[0].cpu().numpy().view(np.uint64)
             if not check.verify(name, rank == 0, proof, keys[rank], at_sums):
                 raise ProtocolError(
-                    f"check {self.checks} failed: {name!r} sent other bits of a comparison than it had to, or "
-                    "a wrong proof. Nothing of the result was opened. Do not work with it."
+                    f"check {self.checks} failed: {name!r} sent other bits of a comparison than it had to, "
+                    "or a wrong proof. Nothing of the result was opened. Do not work with it."
                 )
         self.compared.clear()
 
