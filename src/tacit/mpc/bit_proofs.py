@@ -20,8 +20,8 @@ g has degree 2 in each variable and follows from its values at {0, 1, ∞}^m, h 
 weights of this interpolation at ρ, times ρ' for those of h.
 
 Weights: message t of a comparison has ψ_t·θ_w·x^s, if the comparison is bit s of word w of its block. So a
-sum over 64 comparisons is one product. g at {0, 1, ∞}^m comes from sums of *bits*: U and R at these points are
-sums of their values at {0, 1}^m. A term without public factor (U = 1) is linear, and 0 at ∞.
+sum over 64 comparisons is one product. g at {0, 1, ∞}^m comes from sums of *bits*: U and R at these points
+are sums of their values at {0, 1}^m. A term without public factor (U = 1) is linear, and 0 at ∞.
 
 *A wrong bit is caught.* All that P sent V is fixed when V opens its seed. If a word of a block differs from
 the prescribed one, g differs at this block, unless a weighted sum is 0 by chance: 2^-64 each for θ and ψ. ρ
@@ -50,7 +50,6 @@ for the least. One level is enough: folding again would save some of the 15, for
 from __future__ import annotations
 
 import functools
-import importlib.util
 import itertools
 import math
 from collections.abc import Sequence
@@ -64,17 +63,13 @@ from torch import Tensor
 from ..crypto.binary_field import add_up, double, multiply, multiply_by, subset_sums
 from . import tagged_bits
 from .dealer import Request
+from .prime import has_numba
 from .tagged_bits import ALWAYS, DEALT, MESSAGES, PUBLIC, TERMS, ComparedBits
 from .tape import Parts, Tape
 
 MOST_VARIABLES = 7  # more blocks: less bytes, half as much more computing for each
 WORD = 64  # columns
 WORTH = 16  # words of a row from which on compiled loops are used
-
-
-@functools.cache
-def has_numba() -> bool:
-    return importlib.util.find_spec("numba") is not None
 
 
 def _loops(rows: np.ndarray) -> Any:

@@ -18,6 +18,7 @@ knows α and must be honest: it deals what was planned, and colludes with nobody
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -119,7 +120,7 @@ def _draw_parts(tape: Tape, parts: Parts) -> Values:
 
 
 def _join(parts: list[Tensor]) -> Tensor:
-    return join(parts) if parts[0].dtype is torch.uint8 else prime.total(torch.stack(parts), 0)
+    return join(parts) if parts[0].dtype is torch.uint8 else functools.reduce(prime.add, parts)
 
 
 def _subtract(x: Tensor, y: Tensor) -> Tensor:
