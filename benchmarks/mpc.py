@@ -185,15 +185,18 @@ def harder(only: str = "") -> None:
     """CPU seconds of the busier party, the dealer's, wall seconds, MB, rounds, and MB of memory."""
     linear = nn.Sequential(nn.Linear(784, 10))
     x, side = torch.arange(10_000), torch.arange(128 * 128).reshape(128, 128)
+    million, images = torch.arange(1_000_000), [torch.zeros(64, 1, 28, 28)]
 
     rows = {
         "checked ReLU 1e4": lambda: checked_programs(functions.relu, x),
+        "checked ReLU 1e6": lambda: checked_programs(functions.relu, million),
         "checked mul 1e4": lambda: checked_programs(functions.mul, x, x),
         "checked matmul 128": lambda: checked_programs(
             lambda ctx, a, b: functions.mul(ctx, a, b, MATMUL), side, side
         ),
         "checked MLP batch 1": lambda: model_programs(mlp(), [torch.zeros(1, 1, 28, 28)], checked),
         "checked CNN batch 1": lambda: model_programs(cnn(), [torch.zeros(1, 1, 28, 28)], checked),
+        "checked CNN batch 64": lambda: model_programs(cnn(), images, checked),
         "no dealer: 1e5 triples": lambda: pair_programs([Triple(MUL, (100_000,), (100_000,))]),
         "no dealer: matmul 128": lambda: pair_programs([Triple(MATMUL, (128, 128), (128, 128))]),
         "no dealer: product of 512": lambda: pair_programs([Triple(MATMUL, (512, 512), (512, 512))]),

@@ -128,7 +128,8 @@ def test_either_of_the_two_is_caught_whatever_message_it_changes(cheat):
         return sent
 
     sent = run(-1)
-    assert {"MaskedEntry", "MaskedOpening", "MaskedTaggedBits", "Commitment", "Opened"} == set(sent)
+    expected = {"MaskedEntry", "MaskedOpening", "MaskedCheckedBits", "BitProof", "Commitment", "Opened"}
+    assert expected == set(sent)
     for n in range(len(sent)):
         with pytest.raises(PartyFailed, match="check 1 failed"):
             run(n)

@@ -68,3 +68,16 @@ def test_the_range_of_the_field_is_held_at_encoding():
 def test_values_outside_the_field_are_refused(bad):
     with pytest.raises(ProtocolError, match="'b' sent numbers outside"):
         prime.check_elements(torch.tensor([0, bad]), "'b'")
+
+
+def test_compiled_loops_compute_the_same(monkeypatch):
+    pytest.importorskip("numba")
+    edges = torch.tensor([0, 1, 2, 2**31, 2**32 - 1, 2**60, P - 2, P - 1])
+    x = torch.cat([edges, torch.randint(0, P, (100,), generator=torch.Generator().manual_seed(1))])
+    pairs = [(x[:, None], x[None]), (x, x.flip(0)), (x, torch.tensor(P - 1).expand_as(x))]
+    for step in (prime.add, prime.sub, prime.mul):
+        found = []
+        for least in (1, 1 << 60):
+            monkeypatch.setattr(prime, "COMPILED", least)
+            found.append([step(a, b) for a, b in pairs])
+        assert all(torch.equal(a, b) for a, b in zip(*found))

@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -30,7 +29,6 @@ from tacit.mpc.tagged import (
 )
 from tacit.mpc.tagged_bits import TaggedComparison
 from tacit.mpc.tagged_context import MaskedOpening, TaggedContext
-from tacit.mpc.tape import Tape
 from tacit.parties.codec import decode, encode, kind_of
 from tacit.parties.conformance import Tap
 from tacit.parties.secret import Secret
@@ -168,11 +166,9 @@ def test_sums_that_wrap_around_are_put_right(r):
     x = torch.tensor([0, 1, -1, 2**47, -(2**47), 12345, -12345])
     mine, ctx = under_key_3(x % P), TaggedContext(None, 0, ("alone",), None, alpha=3)
     comparison, truncation = TaggedComparison((7,)), TaggedTruncation((7,), 16)
-    random = torch.randint(0, 256, (tagged_bits.RANDOM, 1), dtype=torch.uint8)
+    random = torch.randint(0, 256, (tagged_bits.MESSAGES, 1), dtype=torch.uint8)
 
     class Stock:
-        delta = torch.tensor(0x1234567)
-
         async def take(self, asked):
             parts = {"r": torch.full((7,), r)}
             return {k: under_key_3(v) for k, v in {**parts, **asked.derive(parts, {})}.items()}
@@ -180,8 +176,8 @@ def test_sums_that_wrap_around_are_put_right(r):
         async def take_comparison(self, asked):
             parts = {"r": torch.full((7,), r), "random": random}
             made = asked.derive(parts, {})
-            words = tagged_bits.to_words(tagged_bits.tag_bits(made["bits"], self.delta))
-            return ComparisonShares(*(under_key_3(v) for v in (parts["r"], made["β"], made["βr"])), words)
+            bits = torch.cat([random, made["bits"]]).numpy()
+            return ComparisonShares(*(under_key_3(v) for v in (parts["r"], made["β"], made["βr"])), bits)
 
     ctx.stock = Stock()
     assert comparison.uniform().keys() == {"r", "random"}
@@ -215,7 +211,7 @@ X, Y = torch.tensor([[3 << 16, -(2 << 16) % P]]), torch.tensor([[1 << 16], [5 <<
 def test_every_message_that_is_changed_is_noticed():
     """Each message party 1 sends, one run each: openings, commitments, and what they open to."""
     _, sent = play(both, X, Y, forge=-1)
-    assert (sent.count("MaskedOpening"), sent.count("MaskedTaggedBits")) == (4, 6)
+    assert (sent.count("MaskedOpening"), sent.count("MaskedCheckedBits"), sent.count("BitProof")) == (4, 6, 1)
     assert sent.count("Commitment") == sent.count("Opened") == 4
     for n in range(len(sent)):
         with pytest.raises(PartyFailed, match=r"check [12] failed"):
@@ -279,22 +275,19 @@ def test_randomness_that_a_party_changes_is_noticed(by):
 
 
 @pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.slow)])
-def test_every_tagged_bit_that_a_party_changes_is_noticed_if_it_is_used(step):
-    """A bit of each run: its lowest bit, which is the share, another bit, which is the tag, or both. The bits of
-    digits that the public sum does not name, and products with a public 0, are not used.
-    """
+def test_every_dealt_bit_that_a_party_changes_is_noticed_if_it_is_used(step):
+    """The bits of digits that the public sum does not name, and products with a public 0, are not used."""
     x, noticed = torch.tensor([5, -5, 0, 1 << 40]), 0
-    for row in range(0, tagged_bits.ROWS, step):
-        change = (1, 1 << 40, 1 | 1 << 40)[row // step % 3]
+    for row in range(0, tagged_bits.DEALT, step):
 
-        def cheat(rank, ctx, mine, row=row, change=change):
+        def cheat(rank, ctx, mine, row=row):
             if rank != 1:
                 return
             compare = ctx.stock.take_comparison
 
             async def forged(request):
                 got = await compare(request)
-                got.words[row] ^= change
+                got.bits[row] ^= 1 << row % 4  # one of the four comparisons
                 return got
 
             ctx.stock.take_comparison = forged
@@ -302,11 +295,11 @@ def test_every_tagged_bit_that_a_party_changes_is_noticed_if_it_is_used(step):
         try:
             made, _ = play(positive, x % P, cheat=cheat)
         except PartyFailed as failed:
-            noticed += "check 1 failed: an opened value does not match its tag" in str(failed.error)
+            noticed += "check 1 failed: 'party 1' sent other bits of a comparison" in str(failed.error)
         else:
             assert prime.to_signed(made[0]).tolist() == [1, 0, 1, 1], "not used, so the result is right"
-    # of 232 bits, 90 are masks and their products: the masks are always used
-    assert noticed > tagged_bits.ROWS // step // 4
+    # of 234 bits, 91 are masks and their products: the masks are always used
+    assert noticed > tagged_bits.DEALT // step // 4
 
 
 def test_opened_bits_are_uniform_whatever_is_compared():
@@ -316,49 +309,29 @@ def test_opened_bits_are_uniform_whatever_is_compared():
     for secret in (2**47 - 1, -(2**47)):
         tap = Tap()
         play(positive, torch.full((4000,), secret) % P, tap=tap)
-        sent = [decode(f).values[0] for f in tap.view("party 1") if kind_of(f) == "MaskedTaggedBits"]
+        sent = [decode(f).values[0] for f in tap.view("party 1") if kind_of(f) == "MaskedCheckedBits"]
         assert len(sent) == 6
         for bits in sent:
             ones = int(unpack(bits, 8 * bits.shape[-1]).sum())
             assert abs(ones - 4 * bits.numel()) < 6 * (8 * bits.numel()) ** 0.5 / 2
 
 
-def test_many_opened_bits_are_checked_in_between(monkeypatch):
-    """The words that wait for a check are bounded; a change before such a check is noticed by it."""
-    monkeypatch.setattr("tacit.mpc.tagged_context.MOST_BITS", 100)
-    x = torch.arange(-20, 20)
-    assert value(positive, x).tolist() == [int(v >= 0) for v in x.tolist()]
-    with pytest.raises(PartyFailed, match="check 1 failed"):
-        play(positive, x % P, forge=1)
+def test_many_comparisons_are_checked_in_between(monkeypatch):
+    """Those that wait for a check are bounded; a change before such a check is noticed by it."""
+    monkeypatch.setattr("tacit.mpc.tagged_context.MOST_COMPARED", 9)
 
+    async def thrice(ctx, x):
+        made = [await positive(ctx, x) for _ in range(3)]
+        return made[0] + made[1] + made[2]
 
-@settings(deadline=None, max_examples=20)
-@given(st.lists(st.integers(0, 2**64 - 1), max_size=70), st.integers(0, 69), st.integers(1, 2**64 - 1))
-def test_folds_are_linear_and_a_single_change_shows(words, place, change):
-    """Of several parties' words, the exclusive or of the folds is the fold of the exclusive or, 0 for 0."""
-    first = np.array(words, np.uint64)
-    second = np.arange(len(words)).astype(np.uint64)
-    fold = lambda w: tagged_bits.fold_words(w, Tape(bytes(32)))  # noqa: E731
-    assert fold(first) ^ fold(second) == fold(first ^ second)
-    assert fold(np.zeros(len(words), np.uint64)) == 0
-    if words:
-        one = np.zeros(len(words), np.uint64)
-        one[place % len(words)] = change
-        assert fold(one) != 0
-
-
-def test_products_of_the_fold_are_those_of_the_field():
-    def times(a, b):
-        total = 0
-        for k in range(64):
-            total ^= a << k if b >> k & 1 else 0
-        for k in range(126, 63, -1):
-            total ^= (1 << 64 | 0b11011) << k - 64 if total >> k & 1 else 0
-        return total
-
-    words, total = np.array([0, 1, 2**63, 2**64 - 1, 123456789], np.uint64), np.zeros(5, np.uint64)
-    tagged_bits._add_product(total, words, 0xDEADBEEFCAFEBABE)
-    assert total.tolist() == [times(int(w), 0xDEADBEEFCAFEBABE) for w in words]
+    x = torch.arange(-20, 20)  # five bytes a row
+    assert value(thrice, x).tolist() == [3 * int(v >= 0) for v in x.tolist()]
+    _, sent = play(thrice, x % P, forge=-1)
+    assert sent.count("BitProof") == 3
+    for check in (1, 2, 3):
+        bits = [n for n, kind in enumerate(sent) if kind == "MaskedCheckedBits"][6 * check - 1]
+        with pytest.raises(PartyFailed, match=f"check {check} failed"):
+            play(thrice, x % P, forge=bits)
 
 
 def test_parties_that_were_opened_different_values_notice():

@@ -17,7 +17,8 @@ Transformers: `export` modules by torch.export · `operations` on them · `progr
 `lookup` token ids · `recurrent` LSTM, GRU.
 
 Malicious parties are caught: `prime` a field · `tagged`, `elements` shares with tags · `tagged_context`,
-`spdz` computing with them · `tagged_bits` comparisons · `checked`, `tensor_checked`.
+`spdz` computing with them · `tagged_bits` comparisons · `bit_proofs` of their bits · `checked`,
+`tensor_checked`.
 
 Two parties without a dealer: `extension` oblivious transfer · `gilboa` products · `packing`, `lattice`
 products of matrices and images by homomorphic encryption · `matrices` what both split them into · `masks` ·

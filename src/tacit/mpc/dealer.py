@@ -25,7 +25,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
 from pathlib import Path
@@ -168,24 +168,40 @@ async def send_corrections(
     arithmetic: Arithmetic = RING,
 ) -> None:
     """For each request: read the tapes, compute the derived parts, send the differences to the last party."""
-    draw, join, subtract, _ = arithmetic
     masks: Values = {}
-    for planned in requests:
-        request = planned.among(len(parties))
-        shares = [
-            {name: part.to(device) for name, part in draw(tape, request.on_tape(rank, len(parties))).items()}
-            for rank, tape in enumerate(tapes)
-        ]
-        uniform = {name: join([s[name] for s in shares if name in s]) for name in request.uniform()}
-        derived = request.derive(uniform, masks)
-        corrections = []
-        for name, (shape, dtype) in request.derived().items():
-            value = derived[name].to(dtype).reshape(shape)
-            corrections.append(
-                subtract(value, join([s[name] for s in shares[:-1]])) if shares[:-1] else value
-            )
-        if corrections:
-            await me.send(parties[-1], Corrections(corrections))
+    for request in requests:
+        await send_correction(me, parties, tapes, request, masks, device, arithmetic)
+
+
+async def send_correction(
+    me: Party,
+    parties: Sequence[str],
+    tapes: list[Tape],
+    planned: Request,
+    masks: Values,
+    device: str,
+    arithmetic: Arithmetic,
+    kept: Collection[str] = (),
+) -> list[Values]:
+    """For one request; returns each party's shares of the parts to be `kept`."""
+    draw, join, subtract, _ = arithmetic
+    request = planned.among(len(parties))
+    shares = [
+        {name: part.to(device) for name, part in draw(tape, request.on_tape(rank, len(parties))).items()}
+        for rank, tape in enumerate(tapes)
+    ]
+    # `join` writes over its first part
+    copies = [{name: part.clone() for name, part in s.items() if name in kept} for s in shares]
+    uniform = {name: join([s[name] for s in shares if name in s]) for name in request.uniform()}
+    derived = request.derive(uniform, masks)
+    corrections = {}
+    for name, (shape, dtype) in request.derived().items():
+        value = derived[name].to(dtype).reshape(shape)
+        corrections[name] = subtract(value, join([s[name] for s in shares[:-1]])) if shares[:-1] else value
+    if corrections:
+        await me.send(parties[-1], Corrections(list(corrections.values())))
+    copies[-1] |= {name: part for name, part in corrections.items() if name in kept}
+    return copies
 
 
 def digest_request(request: Request) -> bytes:

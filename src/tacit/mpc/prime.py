@@ -14,9 +14,12 @@ a tensor of the right shape and computes nothing, since torch executes every ste
 from __future__ import annotations
 
 import functools
+import importlib.util
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,7 +36,13 @@ VALUE = 47  # magnitude bits of an encoded value; differences of two have 48, wh
 # for matmul in float64: a product of limbs has 42 bits, and 2^10 of them add exactly, with a bit to spare
 LIMB, LIMBS = 21, 3
 LONGEST = 1 << 10
+COMPILED = 1 << 14  # numbers from which on compiled loops are used
 _HALF, _LOW, _TOP = 31, (1 << 31) - 1, (1 << 30) - 1
+
+
+@functools.cache
+def has_numba() -> bool:
+    return importlib.util.find_spec("numba") is not None
 
 
 @dataclass(frozen=True)
@@ -79,18 +88,40 @@ def _broadcast(x: Tensor, y: Tensor) -> Tensor:
     return x if x.shape == y.shape else x.expand(torch.broadcast_shapes(x.shape, y.shape))
 
 
+def _compiled(name: str, x: Tensor, y: Tensor) -> Tensor | None:
+    """The same in one pass over large tensors, where numba is installed: several times as fast."""
+    count = max(x.numel(), y.numel())
+    if count < COMPILED or not (x.device.type == y.device.type == "cpu") or not has_numba():
+        return None
+    from . import prime_loops
+
+    shape = torch.broadcast_shapes(x.shape, y.shape)
+    is_number = not any(y.stride()) and y.numel() > 0  # one for all
+    factors = y.flatten()[:1] if is_number else y.expand(shape).contiguous()
+    out = np.empty(math.prod(shape), np.uint64)
+    words = (t.reshape(-1).numpy().view(np.uint64) for t in (x.expand(shape).contiguous(), factors))
+    getattr(prime_loops, name)(*words, out)
+    return torch.from_numpy(out.view(np.int64)).reshape(shape)
+
+
 def add(x: Tensor, y: Tensor) -> Tensor:
-    return _broadcast(x, y) if x.is_meta else fold(x + y)
+    if x.is_meta:
+        return _broadcast(x, y)
+    return fold(x + y) if (out := _compiled("add", x, y)) is None else out
 
 
 def sub(x: Tensor, y: Tensor) -> Tensor:
-    return _broadcast(x, y) if x.is_meta else fold(x + (P - y))
+    if x.is_meta:
+        return _broadcast(x, y)
+    return fold(x + (P - y)) if (out := _compiled("sub", x, y)) is None else out
 
 
 def mul(x: Tensor, y: Tensor) -> Tensor:
     """x·y in halves of 31 and 30 bits; 2^62 ≡ 2, and the upper part of the middle product is folded."""
     if x.is_meta:
         return _broadcast(x, y)
+    if (out := _compiled("mul", x, y)) is not None:
+        return out
     (xh, xl), (yh, yl) = ((t >> _HALF, t & _LOW) for t in (x, y))
     middle = xh * yl + xl * yh  # < 2^62
     return fold(fold(xl * yl) + ((middle & _TOP) << _HALF) + (middle >> 30) + 2 * (xh * yh))

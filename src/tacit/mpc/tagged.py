@@ -7,30 +7,34 @@ A tagged tensor has a first dimension of 2: [x_i, m_i], this party's shares of x
 are applied to both.
 
     dealer                                       computing party i of n
-      |--- TapeKey(k_i) --------------------------->|   a tape: α_i, Δ_i, then shares of everything else
+      |--- TapeKey(k_i) --------------------------->|   a tape: α_i, then shares of everything else
       |--- Corrections ---------------------------->|   to the last party only: differences
+      |--- ProofKeys ------------------------------>|   for each check: how to verify the others' bits
 
 Requests, plans, dealing and stock are those of `dealer.py`, with every part as an element of the field and
-its tag as one more derived part (`Tagged`). The dealer knows α and must be honest: it
-deals what was planned, and colludes with nobody.
+its tag as one more derived part (`Tagged`). Bits have no tags; they are proved (`bit_proofs.py`). The dealer
+knows α and must be honest: it deals what was planned, and colludes with nobody.
 """
 
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..crypto.prg import KEY
+from ..errors import ProtocolError
+from ..parties.message import Message
 from ..parties.party import Party
 from ..parties.secret import Secret
 from . import prime
 from .beaver import Triple
+from .bit_proofs import BitCheck, Key, Masks, Point, arrange, deal_key, draw_masks, draw_point
 from .dealer import (
     Arithmetic,
     DryRun,
@@ -39,11 +43,11 @@ from .dealer import (
     Values,
     join,
     run_alone,
-    send_corrections,
+    send_correction,
     send_keys,
 )
 from .elements import TaggedShare
-from .tagged_bits import WORD, TaggedComparison, draw_key_share, tag_bits, to_words
+from .tagged_bits import DEALT, TaggedComparison
 from .tape import Parts, Tape
 from .truncate import Truncation
 
@@ -51,16 +55,22 @@ if TYPE_CHECKING:
     from .tagged_context import TaggedContext
 
 
+BIT_PARTS = ("random", "bits")  # of a comparison, in the order of its rows
+
+
+class ProofKeys(
+    Message,
+    reveals="sums of the others' dealt bits at a random point, under masks of theirs: uniform words",
+):
+    values: list[Tensor]  # S and κ for each prover, by rank
+
+
 @dataclass(frozen=True)
 class Tagged(Request):
-    """A request with a tag α·part for each part of words; only the dealer knows α.
-
-    Derived bits become words with a tag of their own, under Δ (`tagged_bits.py`); uniform bits have no tag.
-    """
+    """A request with a tag α·part for each part of words; only the dealer knows α. Bits have no tag."""
 
     request: Request
     alpha: Tensor | None = field(default=None, repr=False)
-    delta: Tensor | None = field(default=None, repr=False)
 
     def holds(self, name: str, rank: int) -> bool:
         return self.request.holds(name, rank)
@@ -71,7 +81,7 @@ class Tagged(Request):
     def derived(self) -> Parts:
         parts: Parts = {}
         for name, (shape, dtype) in self.request.derived().items():
-            parts[name] = ((*shape, WORD), dtype) if dtype is torch.uint8 else (shape, torch.int64)
+            parts[name] = shape, dtype if dtype is torch.uint8 else torch.int64
         for name, (shape, dtype) in self.request.parts().items():
             if dtype is not torch.uint8:
                 parts[f"α·{name}"] = (shape, torch.int64)
@@ -79,12 +89,10 @@ class Tagged(Request):
 
     def derive(self, uniform: Values, masks: Values) -> Values:
         assert self.alpha is not None
-        assert self.delta is not None
         made = self.request.derive(uniform, masks)
         words = {n: v for n, v in {**uniform, **made}.items() if v.dtype is not torch.uint8}
-        bits = {n: tag_bits(v, self.delta) for n, v in made.items() if v.dtype is torch.uint8}
         tags = {f"α·{n}": prime.mul(v, self.alpha.expand_as(v)) for n, v in words.items()}
-        return {**words, **bits, **tags}
+        return {**made, **tags}
 
 
 class TaggedTriple(Triple):
@@ -112,7 +120,7 @@ def _draw_parts(tape: Tape, parts: Parts) -> Values:
 
 
 def _join(parts: list[Tensor]) -> Tensor:
-    return join(parts) if parts[0].dtype is torch.uint8 else prime.total(torch.stack(parts), 0)
+    return join(parts) if parts[0].dtype is torch.uint8 else functools.reduce(prime.add, parts)
 
 
 def _subtract(x: Tensor, y: Tensor) -> Tensor:
@@ -151,34 +159,83 @@ async def deal(
     tapes = await send_keys(me, parties)
     first = [int(draw_elements(tape, (1,))[0]) for tape in tapes]
     alpha = prime.total(torch.tensor(first if alphas is None else list(alphas), device=device), 0)
-    delta = functools.reduce(operator.xor, (draw_key_share(tape, rank) for rank, tape in enumerate(tapes)))
-    tagged = (Tagged(request, alpha, delta.to(device)) for request in requests)
-    await send_corrections(me, parties, tapes, tagged, device, FIELD)
+    masks: Values = {}
+    dealt: list[list[np.ndarray]] = [[] for _ in tapes]  # bits of comparisons since the last check
+    for request in requests:
+        kept = BIT_PARTS if isinstance(request, TaggedComparison) else ()
+        shares = await send_correction(me, parties, tapes, Tagged(request, alpha), masks, device, FIELD, kept)
+        if kept:
+            for rows, share in zip(dealt, shares):
+                rows.append(join_bits(share))
+        if isinstance(request, BitCheck):
+            await _send_keys_of_proofs(me, parties, tapes, request, dealt)
+            dealt = [[] for _ in tapes]
+
+
+async def _send_keys_of_proofs(
+    me: Party,
+    parties: Sequence[str],
+    tapes: list[Tape],
+    request: BitCheck,
+    dealt: list[list[np.ndarray]],
+) -> None:
+    """Each verifier's S and κ for each prover; a party draws its masks first, then its points."""
+    ranks = range(len(parties))
+    masks: dict[tuple[int, int], Masks] = {}
+    points: dict[tuple[int, int], Point] = {}
+    for rank, tape in enumerate(tapes):
+        masks |= {(rank, other): draw_masks(tape, request) for other in ranks if other != rank}
+        points |= {(other, rank): draw_point(tape, request) for other in ranks if other != rank}
+    keys: list[list[Tensor]] = [[] for _ in ranks]
+    for prover in ranks:
+        bits = arrange(dealt[prover], request)
+        for verifier in ranks:
+            if verifier != prover:
+                pair = prover, verifier
+                keys[verifier] += deal_key(bits, masks.pop(pair), points[pair], request)
+    for name, values in zip(parties, keys):
+        await me.send(name, ProofKeys(values))
+
+
+def join_bits(parts: Values) -> np.ndarray:
+    """A party's rows of dealt bits."""
+    return np.concatenate([parts[name].cpu().numpy() for name in BIT_PARTS])
 
 
 class ComparisonShares(NamedTuple):
-    """A party's shares for one comparison: [r], [β], [β·r], and the words of its tagged bits."""
+    """A party's shares for one comparison: [r], [β], [β·r], and its rows of dealt bits."""
 
     r: TaggedShare
     beta: TaggedShare
     beta_r: TaggedShare
-    words: Tensor
+    bits: np.ndarray
+
+
+class ProofShares(NamedTuple):
+    """A party's randomness for a check of bits, by the rank of each other party."""
+
+    masks: dict[int, Masks]  # for my proof to it
+    keys: dict[int, Key]  # for its proof to me
 
 
 class TaggedStock:
-    """A computing party's tagged shares in the order of the plan, each used once; and its key shares."""
+    """A computing party's tagged shares in the order of the plan, each used once; and its key share."""
 
-    def __init__(self, stock: Stock, alpha: int, delta: Tensor | None = None):
-        self.stock, self.alpha = stock, alpha
-        self.delta = torch.ones((), dtype=torch.int64) if delta is None else delta
+    def __init__(
+        self, stock: Stock, alpha: int, receive_keys: Callable[[], Awaitable[list[Tensor]]] | None = None
+    ):
+        self.stock, self.alpha, self.receive_keys = stock, alpha, receive_keys
 
     @classmethod
     async def connect(
         cls, me: Party, rank: int, parties: int, dealer: str, device: str = "cpu"
     ) -> TaggedStock:
         stock = await Stock.connect(me, rank, parties, dealer, device, FIELD)
-        alpha = int(draw_elements(stock.tape, (1,))[0])
-        return cls(stock, alpha, draw_key_share(stock.tape, rank).to(device))
+
+        async def receive_keys() -> list[Tensor]:
+            return (await me.recv(dealer, ProofKeys)).values
+
+        return cls(stock, int(draw_elements(stock.tape, (1,))[0]), receive_keys)
 
     async def take(self, request: Request) -> dict[str, TaggedShare]:
         parts = await self.stock.take(Tagged(request))
@@ -187,7 +244,30 @@ class TaggedStock:
     async def take_comparison(self, request: TaggedComparison) -> ComparisonShares:
         parts = await self.stock.take(Tagged(request))
         r, beta, beta_r = (TaggedShare.join(parts[name], parts[f"α·{name}"]) for name in ("r", "β", "βr"))
-        return ComparisonShares(r, beta, beta_r, to_words(parts["bits"]))
+        bits = np.empty((0, 0), np.uint8) if r.data.is_meta else join_bits(parts)
+        return ComparisonShares(r, beta, beta_r, bits)
+
+    async def take_proofs(self, request: BitCheck) -> ProofShares:
+        """In a dry run, nothing."""
+        await self.stock.take(Tagged(request))
+        if self.receive_keys is None:
+            return ProofShares({}, {})
+        others = [rank for rank in range(self.stock.parties) if rank != self.stock.rank]
+        masks = {rank: draw_masks(self.stock.tape, request) for rank in others}
+        points = {rank: draw_point(self.stock.tape, request) for rank in others}
+        values = await self.receive_keys()
+        shapes = [(DEALT, request.columns), (1,)] * len(others)
+        if [(tuple(v.shape), v.dtype) for v in values] != [(shape, torch.int64) for shape in shapes]:
+            raise ProtocolError(
+                f"the dealer's keys for a check of {8 * request.size} comparisons have another form. Dealer "
+                "and parties must plan the same program; repeat the dealing."
+            )
+        words = [value.cpu().numpy().view(np.uint64) for value in values]
+        keys = {
+            rank: Key(points[rank], sums, int(pad[0]))
+            for rank, sums, pad in zip(others, words[::2], words[1::2])
+        }
+        return ProofShares(masks, keys)
 
 
 def plan(program: Callable[[TaggedContext], Awaitable[Any]], **options: Any) -> list[Request]:
@@ -195,7 +275,11 @@ def plan(program: Callable[[TaggedContext], Awaitable[Any]], **options: Any) -> 
     from .tagged_context import TaggedContext
 
     dry_run = DryRun()
-    run_alone(
-        program(TaggedContext(None, 0, ("dry run",), TaggedStock(dry_run, 0), device="meta", **options))
-    )
+    ctx = TaggedContext(None, 0, ("dry run",), TaggedStock(dry_run, 0), device="meta", **options)
+
+    async def checked() -> None:
+        await program(ctx)
+        await ctx.check()  # as every program is, before its result is used
+
+    run_alone(checked())
     return [request.request for request in dry_run.requests if isinstance(request, Tagged)]

@@ -1,16 +1,10 @@
-"""Bits with tags, for comparisons that a malicious party cannot change. Larraia, Orsini, Smart: Dishonest
-Majority Multi-Party Computation for Binary Circuits, CRYPTO 2014 (shared bits whose tags are shared, too,
-under one key), with everything dealt by a dealer.
-
-A bit b is shared by exclusive or, as words whose exclusive or is b·Δ, under a key Δ of 64 bits of which each
-party holds a share. The lowest bit of Δ is 1, so that the lowest bit of a word is the party's share of b: a
-bit takes eight bytes with its tag. Sums, and products with public bits, are local.
+"""Comparisons in the checked mode: bits are shared without tags, and proved afterwards (`bit_proofs.py`).
 
 x ≥ 0 for |x| < 2^48, modulo p, from the digits of a mask r, as in `compare.py`:
 
     1. the dealer gives [r]; for each of 21 digits r_d of 3 bits ⟨r_d > j⟩, j = 0 … 6 (of the highest, the one
        bit 60, j = 0 only); ⟨low⟩, ⟨high⟩: is r within 2^48 of the ends of 0 … p − 1; a random bit ⟨β⟩, also
-       as [β] and [β·r]; and products ⟨a·b⟩, ⟨a·g⟩ of random bits.  [·] has tags under α, ⟨·⟩ under Δ
+       as [β] and [β·r]; and products ⟨a·b⟩, ⟨a·g⟩ of random bits.  [·] has tags under α, ⟨·⟩ has none
     2. open c = x + r
     3. ⟨lt_d⟩ = ⟨r_d > c_d⟩ and ⟨eq_d⟩ = ⟨r_d > c_d − 1⟩ ⊕ ⟨lt_d⟩, locally
     4. five times, for pairs of digits: lt = lt_hi ⊕ eq_hi·lt_lo, eq = eq_hi·eq_lo, opening one bit of each
@@ -20,12 +14,17 @@ x ≥ 0 for |x| < 2^48, modulo p, from the digits of a mask r, as in `compare.py
        c > r although x < 0
     6. open t = [x ≥ 0] ⊕ β.  [x ≥ 0] = t + (1 − 2t)[β];  [β·x] = c[β] − [β·r], so max(x, 0) is local
 
-Before the check, c and bits under one-time masks are opened. A party that opens another bit than its word's
-passes the check only if it guesses Δ, or if `fold_words` gives 0 by chance: together below 2^-60.
+So a party sends 56 bits for a comparison, the *messages*. Each is a sum (exclusive or) of its dealt bits and
+of products of a dealt bit with a public one, which follows from c or was opened before. `TERMS` lists them;
+the first party adds public bits (`constants`). c, [β] and [β·r] have tags. That the messages are what TERMS
+says is proved before anything is revealed.
+
+Bits of many comparisons are packed in rows of bytes, the first comparison in the lowest bit.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -34,32 +33,42 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..crypto import bits
 from . import prime
 from .compare import Sign
 from .dealer import Request, Values
 from .elements import TaggedShare
-from .ring import pack, unpack
-from .tape import Parts, Tape
+from .tape import Parts
 
 if TYPE_CHECKING:
     from .tagged_context import TaggedContext
 
 DIGIT, DIGITS = 3, 21  # bits and number of a comparison's digits: 63 bits, for elements of 61
 STEPS = (1 << DIGIT) - 1
-ENTRIES = (DIGITS - 1) * STEPS + 1  # the highest digit is the one bit 60, so 0 is all that it may exceed
+FULL = DIGITS - 1  # digits of three bits; the highest has one, bit 60
+ENTRIES = FULL * STEPS + 1  # 0 is all that the highest digit may exceed
 LEVELS = (10, 5, 3, 1, 1)  # pairs of digits at each level; an odd one stays as it is
 NEAR = 1 << (prime.VALUE + 1)
-RANDOM = 1 + sum(3 * pairs - 1 for pairs in LEVELS)  # β, and a, b, g of each level
-ROWS = ENTRIES + 3 + sum(5 * pairs - 2 for pairs in LEVELS)  # tagged bits of a comparison
-WORD = 8  # bytes
-FOLD = 16  # parts that are added in one step of a fold
+FIRSTS = [sum(3 * n - 1 for n in LEVELS[:i]) for i in range(len(LEVELS))]  # of a level's opened bits
+OPENED = sum(3 * n - 1 for n in LEVELS)  # bits that the levels open
+MESSAGES = OPENED + 1  # with t
+PIECE = 1 << 12  # bytes of a row that are computed at a time: in a core's cache
+
+# rows of dealt bits: β, and a, b, g of each level (random); low, high, the digits', a·b and a·g of each level
+BETA, MASKS, LOW, HIGH, TABLE = 0, 1, MESSAGES, MESSAGES + 1, MESSAGES + 2
+PRODUCTS = TABLE + ENTRIES
+DEALT = PRODUCTS + sum(2 * n - 1 for n in LEVELS)
+# rows of public bits: is digit d of c equal to j; is it j or j + 1; is c near p, near 0; the opened bits
+EQUAL, EITHER = 0, ENTRIES
+NEAR_P = EITHER + FULL * STEPS
+NEAR_0, BEFORE = NEAR_P + 1, NEAR_P + 2
+PUBLIC = BEFORE + OPENED
+ALWAYS = -1  # instead of a public row: the dealt bit is in the message whatever c is
 
 
 @dataclass(frozen=True)
 class TaggedComparison(Request):
-    """r uniform, β as a field element, β·r, and the tagged bits of step 1: low, high, β, the digits', and a,
-    b, g, a·b, a·g of each level.
-    """
+    """r uniform, β as a field element, β·r, and the bits of step 1."""
 
     shape: tuple[int, ...]
 
@@ -67,139 +76,253 @@ class TaggedComparison(Request):
     def count(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def size(self) -> int:
+        """Bytes of a row of bits."""
+        return (self.count + 7) // 8
+
     def uniform(self) -> Parts:
-        return {"r": (self.shape, torch.int64), "random": ((RANDOM, (self.count + 7) // 8), torch.uint8)}
+        return {"r": (self.shape, torch.int64), "random": ((MESSAGES, self.size), torch.uint8)}
 
     def derived(self) -> Parts:
         words: Parts = {name: (self.shape, torch.int64) for name in ("β", "βr")}
-        return {**words, "bits": ((ROWS, self.count), torch.uint8)}
+        return {**words, "bits": ((DEALT - MESSAGES, self.size), torch.uint8)}
 
     def derive(self, uniform: Values, masks: Values) -> Values:
-        r = uniform["r"].flatten()
-        random = unpack(uniform["random"], self.count)
-        steps = torch.arange(STEPS, device=r.device)[:, None]
-        exceeds = (split_digits(r).unsqueeze(1) > steps).to(torch.uint8).flatten(0, 1)[:ENTRIES]
-        near = torch.stack([r < NEAR, r >= prime.P - NEAR]).to(torch.uint8)
-        rows, start = [near, random[:1], exceeds], 1
-        for pairs in LEVELS:
-            level = random[start : start + 3 * pairs - 1]
-            start += len(level)
-            a, b, g = level[:pairs], level[pairs : 2 * pairs], level[2 * pairs :]
-            rows += [level, a & b, a[1:] & g]
-        beta = random[0].long()
-        shaped = beta.reshape(uniform["r"].shape)
-        return {"β": shaped, "βr": shaped * uniform["r"], "bits": torch.cat(rows)}
+        r = uniform["r"].flatten().cpu()
+        random = uniform["random"].cpu().numpy()
+        rows = np.empty((DEALT - MESSAGES, self.size), np.uint8)
+        rows[0], rows[1] = pack(r < NEAR), pack(r >= prime.P - NEAR)
+        compare_mask(transpose(r), rows[2 : 2 + ENTRIES])
+        at = 2 + ENTRIES
+        for first, pairs in zip(FIRSTS, LEVELS):
+            a, b, g = np.split(random[MASKS + first : MASKS + first + 3 * pairs - 1], [pairs, 2 * pairs])
+            np.bitwise_and(a, b, out=rows[at : at + pairs])
+            np.bitwise_and(a[1:], g, out=rows[at + pairs : at + 2 * pairs - 1])
+            at += 2 * pairs - 1
+        beta = unpack(random[BETA], self.shape).to(uniform["r"].device)
+        return {"β": beta, "βr": beta * uniform["r"], "bits": torch.from_numpy(rows).to(beta.device)}
 
 
-def split_digits(x: Tensor) -> Tensor:
-    """The 3-bit digits of each element, lowest first, in a new first dimension."""
-    if x.is_meta:
-        return x.new_empty((DIGITS, *x.shape))
-    return torch.stack([(x >> (DIGIT * d)) & STEPS for d in range(DIGITS)])
+def pack(values: Tensor) -> np.ndarray:
+    """Bits in a row."""
+    return np.packbits(values.flatten().cpu().numpy(), bitorder="little")
 
 
-def tag_bits(bits: Tensor, delta: Tensor) -> Tensor:
-    """b·Δ for each bit, as eight bytes in a new last dimension."""
-    return (-bits.long() & delta).unsqueeze(-1).view(torch.uint8)
+def unpack(row: np.ndarray, shape: tuple[int, ...]) -> Tensor:
+    """A row's bits as words."""
+    found = np.unpackbits(row, count=math.prod(shape), bitorder="little")
+    return torch.from_numpy(found).long().reshape(shape)
 
 
-def to_words(tagged: Tensor) -> Tensor:
-    """The words of tagged bits."""
-    return tagged.contiguous().view(torch.int64)[..., 0]
+def transpose(words: Tensor) -> np.ndarray:
+    """Row k has bit k of each of the elements: [61, bytes]."""
+    flat = words.flatten().cpu().numpy()
+    padded = np.zeros((len(flat) + 7) // 8 * 8, np.int64)
+    padded[: len(flat)] = flat
+    return bits.transpose(padded.view(np.uint8).reshape(-1, 8))[: prime.BITS]
 
 
-def draw_key_share(tape: Tape, rank: int) -> Tensor:
-    """A party's share of Δ; the lowest bit of all of them together is 1."""
-    return (tape.draw((1,)) & ~1 | int(rank == 0))[0]
+def compare_mask(planes: np.ndarray, out: np.ndarray) -> None:
+    """Does each digit exceed 0, 1, … 6; from the bits."""
+    b0, b1, b2 = (planes[k : 3 * FULL : 3] for k in range(3))
+    digits = out[: FULL * STEPS].reshape(FULL, STEPS, -1)
+    either, both = b0 | b1, b0 & b1
+    digits[:, 0] = b2 | either
+    digits[:, 1] = b2 | b1
+    digits[:, 2] = b2 | both
+    digits[:, 3] = b2
+    digits[:, 4] = b2 & either
+    digits[:, 5] = b2 & b1
+    digits[:, 6] = b2 & both
+    out[-1] = planes[-1]
+
+
+def compare_public(planes: np.ndarray) -> np.ndarray:
+    """Is each digit but the highest equal to 0, 1, … 7: [8, 20, bytes]."""
+    b0, b1, b2 = (planes[k : 3 * FULL : 3] for k in range(3))
+    values = np.empty((STEPS + 1, *b0.shape), np.uint8)
+    high, low = (~b2, b2), (~b0, b0)
+    for middle, bit in enumerate((~b1, b1)):
+        for top in range(2):
+            pair = high[top] & bit
+            for bottom in range(2):
+                np.bitwise_and(pair, low[bottom], out=values[4 * top + 2 * middle + bottom])
+    return values
+
+
+class PublicBits(NamedTuple):
+    """What both know of a comparison's bits: c, which of them are near p and near 0, and what was opened."""
+
+    planes: np.ndarray
+    near: np.ndarray  # two rows
+    opened: np.ndarray  # [MESSAGES, bytes], t in the last row
+
+    def rows(self) -> np.ndarray:
+        """The public rows of TERMS."""
+        size = self.planes.shape[1]
+        out = np.empty((PUBLIC, size), np.uint8)
+        for begin in range(0, size, PIECE):
+            piece = slice(begin, begin + PIECE)
+            planes = self.planes[:, piece]
+            equal = compare_public(planes)
+            part = equal.shape[-1]
+            digits = np.empty((FULL, STEPS, part), np.uint8)
+            digits[:] = equal[:STEPS].swapaxes(0, 1)
+            out[EQUAL : EQUAL + FULL * STEPS, piece] = digits.reshape(-1, part)
+            digits ^= equal[1:].swapaxes(0, 1)
+            out[EITHER : EITHER + FULL * STEPS, piece] = digits.reshape(-1, part)
+        out[EITHER - 1] = ~self.planes[-1]
+        out[NEAR_P:BEFORE] = self.near
+        out[BEFORE:] = self.opened[:OPENED]
+        return out
+
+
+def look_up(planes: np.ndarray, dealt: np.ndarray, first: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Step 3: ⟨lt_d⟩ of 21 digits, ⟨eq_d⟩ from the second one on."""
+    size = planes.shape[1]
+    lt, eq = np.empty((DIGITS, size), np.uint8), np.empty((DIGITS - 1, size), np.uint8)
+    for begin in range(0, size, PIECE):
+        piece = slice(begin, begin + PIECE)
+        equal = compare_public(planes[:, piece])
+        table = dealt[TABLE : TABLE + FULL * STEPS, piece].reshape(FULL, STEPS, -1)
+        less, above = equal[0] & table[:, 0], equal[1] & table[:, 0]
+        for j in range(1, STEPS):
+            less ^= equal[j] & table[:, j]
+            above ^= equal[j + 1] & table[:, j]
+        lt[:FULL, piece] = less
+        above ^= less
+        eq[: FULL - 1, piece] = above[1:]
+        if first:
+            eq[: FULL - 1, piece] ^= equal[0][1:]
+    top, exceeds = planes[-1], dealt[TABLE + FULL * STEPS]
+    lt[FULL] = exceeds & ~top
+    eq[FULL - 1] = exceeds ^ (~top if first else 0)
+    return lt, eq
 
 
 class _Level(NamedTuple):
-    """The dealt words of one level: masks of the factors, and their products."""
+    """The dealt rows of one level: masks of the factors, and their products."""
 
-    a: Tensor
-    b: Tensor
-    g: Tensor
-    ab: Tensor
-    ag: Tensor
+    a: np.ndarray
+    b: np.ndarray
+    g: np.ndarray
+    ab: np.ndarray
+    ag: np.ndarray
 
 
-def _levels(words: Tensor) -> list[_Level]:
-    sizes = [size for n in LEVELS for size in (n, n, n - 1, n, n - 1)]
-    parts = words.split(sizes)
-    return [_Level(*parts[5 * k : 5 * k + 5]) for k in range(len(LEVELS))]
+def _level(number: int) -> list[slice]:
+    """Where the rows of `_Level` are."""
+    n, at = LEVELS[number], MASKS + FIRSTS[number]
+    product = PRODUCTS + sum(2 * m - 1 for m in LEVELS[:number])
+    ends = [at, at + n, at + 2 * n, at + 3 * n - 1]
+    rows = [slice(*pair) for pair in itertools.pairwise(ends)]
+    return [*rows, slice(product, product + n), slice(product + n, product + 2 * n - 1)]
+
+
+def mask_pairs(lt: np.ndarray, eq: np.ndarray, dealt: np.ndarray, number: int) -> np.ndarray:
+    """What a level opens: eq_hi ⊕ a, lt_lo ⊕ b, eq_lo ⊕ g."""
+    pairs, first = LEVELS[number], MASKS + FIRSTS[number]
+    out = dealt[first : first + 3 * pairs - 1].copy()
+    out[:pairs] ^= eq[0::2][:pairs]
+    out[pairs : 2 * pairs] ^= lt[0::2][:pairs]
+    out[2 * pairs :] ^= eq[1::2][: pairs - 1]
+    return out
+
+
+def combine_pairs(
+    lt: np.ndarray, eq: np.ndarray, opened: np.ndarray, dealt: np.ndarray, number: int, first: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """(lt, eq) of the pairs and of an odd digit, from what was opened."""
+    pairs, m = LEVELS[number], _Level(*(dealt[rows] for rows in _level(number)))
+    d, e, h = opened[:pairs], opened[pairs : 2 * pairs], opened[2 * pairs :]
+    less = lt[1::2][:pairs] ^ m.ab
+    less ^= d & (m.b ^ e if first else m.b)
+    less ^= e & m.a
+    both = m.ag ^ (d[1:] & (m.g ^ h if first else m.g))
+    both ^= h & m.a[1:]
+    return np.concatenate([less, lt[2 * pairs :]]), np.concatenate([both, eq[2 * pairs - 1 :]])
+
+
+def mask_outcome(lt: np.ndarray, near: np.ndarray, dealt: np.ndarray, first: bool) -> np.ndarray:
+    """Steps 5 and 6: [x ≥ 0] ⊕ β, one row."""
+    t = lt[0] ^ (near[0] & dealt[LOW]) ^ (near[1] & dealt[HIGH]) ^ dealt[BETA]
+    return np.asarray(~t[None] if first else t[None])
+
+
+def constants(public: PublicBits) -> np.ndarray:
+    """The public part of the first party's messages: what it would send if all its dealt bits were 0."""
+    none = np.zeros((DEALT, public.planes.shape[1]), np.uint8)
+    lt, eq = look_up(public.planes, none, True)
+    rows = []
+    for number, (first, pairs) in enumerate(zip(FIRSTS, LEVELS)):
+        rows.append(mask_pairs(lt, eq, none, number))
+        lt, eq = combine_pairs(lt, eq, public.opened[first : first + 3 * pairs - 1], none, number, True)
+    return np.concatenate([*rows, mask_outcome(lt, public.near, none, True)])
+
+
+Term = tuple[int, int]  # (public row or ALWAYS, dealt row)
+
+
+def list_terms() -> list[list[Term]]:
+    """The terms of each message, by the steps above: what `look_up`, `mask_pairs` and `combine_pairs` add."""
+    digits = [[(STEPS * d + j, TABLE + STEPS * d + j) for j in range(STEPS)] for d in range(FULL)]
+    top = TABLE + FULL * STEPS
+    lt: list[list[Term]] = [[(EQUAL + p, r) for p, r in digit] for digit in digits] + [
+        [(EQUAL + FULL * STEPS, top)]
+    ]
+    eq: list[list[Term]] = [[(EITHER + p, r) for p, r in digit] for digit in digits[1:]] + [[(ALWAYS, top)]]
+    messages: list[list[Term]] = []
+    for number, pairs in enumerate(LEVELS):
+        a, b, g, ab, ag = (range(rows.start, rows.stop) for rows in _level(number))
+        d = BEFORE + FIRSTS[number]
+        e, h = d + pairs, d + 2 * pairs
+        messages += [eq[2 * k] + [(ALWAYS, a[k])] for k in range(pairs)]
+        messages += [lt[2 * k] + [(ALWAYS, b[k])] for k in range(pairs)]
+        messages += [eq[2 * k + 1] + [(ALWAYS, g[k])] for k in range(pairs - 1)]
+        lt = [lt[2 * k + 1] + [(ALWAYS, ab[k]), (d + k, b[k]), (e + k, a[k])] for k in range(pairs)] + lt[
+            2 * pairs :
+        ]
+        eq = [[(ALWAYS, ag[k]), (d + k + 1, g[k]), (h + k, a[k + 1])] for k in range(pairs - 1)] + eq[
+            2 * pairs - 1 :
+        ]
+    return [*messages, lt[0] + [(NEAR_P, LOW), (NEAR_0, HIGH), (ALWAYS, BETA)]]
+
+
+TERMS = list_terms()
+
+
+@dataclass
+class ComparedBits:
+    """A comparison that waits for its proof."""
+
+    public: PublicBits
+    dealt: np.ndarray  # my rows
+    received: dict[str, np.ndarray]  # the messages of each of the others
 
 
 async def sign(ctx: TaggedContext, x: TaggedShare) -> Sign:
     """[x ≥ 0] as 0 or 1, and [max(x, 0)], for |x| < 2^48."""
-    t = await ctx.stock.take_comparison(TaggedComparison(tuple(x.shape)))  # 1
+    request = TaggedComparison(tuple(x.shape))
+    await ctx.reserve_bits(request.size)
+    t = await ctx.stock.take_comparison(request)  # 1
     if x.data.is_meta:  # a dry run: nothing more is requested
         return Sign(TaggedShare(torch.empty_like(x.data)), TaggedShare(torch.empty_like(x.data)))
     (c,) = await ctx.open(x + t.r)  # 2
-    flat, words, one = c.flatten(), t.words, ctx.stock.delta.to(x.device)
-    at = split_digits(flat)  # 3
-    table = words.new_zeros((DIGITS * STEPS, len(flat)))
-    table[:ENTRIES] = words[3 : 3 + ENTRIES]
-    table = table.reshape(DIGITS, STEPS, -1)
-    lt = table.gather(1, at.clamp(max=STEPS - 1).unsqueeze(1))[:, 0].masked_fill_(at == STEPS, 0)
-    above = table.gather(1, (at - 1).clamp_(min=0).unsqueeze(1))[:, 0]
-    eq = torch.where(at == 0, one, above).bitwise_xor_(lt)[1:]  # from the second digit on
-    for m in _levels(words[3 + ENTRIES :]):  # 4
-        pairs = len(m.a)
-        hi, lo, low = eq[0::2][:pairs], lt[0::2][:pairs], eq[1::2][: pairs - 1]
-        d, e, h = (await ctx.open_bits(torch.cat([hi ^ m.a, lo ^ m.b, low ^ m.g]))).split(
-            [pairs, pairs, pairs - 1]
-        )
-        odd_lt, odd_eq = lt[2 * pairs :], eq[2 * pairs - 1 :]
-        lt = torch.cat([lt[1::2][:pairs] ^ m.ab ^ (d & m.b) ^ (e & m.a) ^ (d & e & one), odd_lt])
-        both = m.ag ^ (d[1:] & m.g) ^ (h & m.a[1:]) ^ (d[1:] & h & one)
-        eq = torch.cat([both, odd_eq])
-    low, high, beta = words[:3]
-    negative = lt[0] ^ (high & -(flat < NEAR).long()) ^ (low & -(flat >= prime.P - NEAR).long())  # 5
-    flip = (await ctx.open_bits((negative ^ one ^ beta)[None]))[0].reshape(c.shape)  # 6
+    planes, near = transpose(c), np.stack([pack(c >= prime.P - NEAR), pack(c < NEAR)])
+    dealt, first = t.bits, ctx.first
+    opened = np.empty((MESSAGES, request.size), np.uint8)
+    record = ComparedBits(PublicBits(planes, near, opened), dealt, {})
+    lt, eq = look_up(planes, dealt, first)  # 3
+    for number, (start, pairs) in enumerate(zip(FIRSTS, LEVELS)):  # 4
+        rows = slice(start, start + 3 * pairs - 1)
+        opened[rows] = await ctx.open_bits(mask_pairs(lt, eq, dealt, number), record, rows)
+        lt, eq = combine_pairs(lt, eq, opened[rows], dealt, number, first)
+    last = slice(OPENED, MESSAGES)
+    opened[last] = await ctx.open_bits(mask_outcome(lt, near, dealt, first), record, last)  # 5, 6
+    ctx.compared.append(record)
+    flip = unpack(opened[-1], tuple(c.shape)).bool().to(c.device).expand(2, *c.shape)
     product = t.beta * c - t.beta_r
-    positive = torch.where((flip != 0).expand(2, *c.shape), (x - product).data, product.data)
-    opposite = ctx.public(1, x) - t.beta
-    bit = torch.where((flip != 0).expand(2, *c.shape), opposite.data, t.beta.data)
+    positive = torch.where(flip, (x - product).data, product.data)
+    bit = torch.where(flip, (ctx.public(1, x) - t.beta).data, t.beta.data)
     return Sign(TaggedShare(bit), TaggedShare(positive))
-
-
-def pack_bits(words: Tensor) -> Tensor:
-    """The shares of the bits, eight to a byte."""
-    return pack((words & 1).to(torch.uint8))
-
-
-def unpack_bits(bits: Tensor, count: int) -> Tensor:
-    """Public bits as words of 64 equal bits."""
-    return -unpack(bits, count).long()
-
-
-def fold_words(words: np.ndarray, tape: Tape) -> int:
-    """A random linear function of words over GF(2^64), to one: sixteen parts are added, each but the first
-    times a random number, until one word is left.
-
-    Words that are not all 0 become 0 with probability 2^-64 at each step: of 2^28 words, below 2^-61.
-    """
-    words = np.concatenate([words, np.zeros(max(0, 1 - len(words)), np.uint64)])
-    while len(words) > 1:
-        size = -(-len(words) // FOLD)
-        padded = np.zeros(FOLD * size, np.uint64)
-        padded[: len(words)] = words
-        parts = padded.reshape(FOLD, size)
-        words = parts[0].copy()
-        for part, factor in zip(parts[1:], tape.draw((FOLD - 1,)).numpy().view(np.uint64)):
-            _add_product(words, part, int(factor))
-    return int(words[0])
-
-
-def _add_product(total: np.ndarray, words: np.ndarray, factor: int) -> None:
-    """Add factor·w to each word, in GF(2^64) = GF(2)[x] / (x^64 + x^4 + x^3 + x + 1), byte by byte of w."""
-    powers = []
-    for _ in range(64):
-        powers.append(factor)
-        factor = (factor << 1 ^ (factor >> 63) * 0x1B) & (1 << 64) - 1
-    places = np.ascontiguousarray(words).view(np.uint8).reshape(-1, WORD)
-    for byte in range(WORD):
-        table = np.zeros(256, np.uint64)
-        for k in range(8):
-            table[1 << k : 2 << k] = table[: 1 << k] ^ np.uint64(powers[8 * byte + k])
-        total ^= table[places[:, byte]]

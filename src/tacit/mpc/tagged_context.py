@@ -4,25 +4,23 @@ Keller, Larraia, Pastro, Scholl, Smart: Practical Covertly Secure MPC for Dishon
 
     party i                                            every other party
       |--- MaskedOpening(shares of x − a, …) ------------->|   values under one-time masks
-      |--- MaskedTaggedBits(shares of bits) -------------->|   of comparisons (`tagged_bits.py`)
+      |--- MaskedCheckedBits(shares of bits) ------------->|   of comparisons (`tagged_bits.py`)
       |--- Commitment(H(openings, seed, salt)) ----------->|   1. commit to a seed and to the opened values
       |--- Opened(seed, salt) ---------------------------->|   2. open the seeds: random weights χ
-      |--- Commitment(H(σ_i, salt)) ---------------------->|   3. σ_i = Σ_j χ_j (m_ij − α_i · y_j)
-      |--- Opened(σ_i, salt) ----------------------------->|   4. Σ σ_i = 0, or everyone aborts; the same for
-                                                               the words that opened bits leave, by fold
+      |--- BitProof -------------------------------------->|   3. verify the others' bits (`bit_proofs.py`)
+      |--- Commitment(H(σ_i, salt)) ---------------------->|   4. σ_i = Σ_j χ_j (m_ij − α_i · y_j)
+      |--- Opened(σ_i, salt) ----------------------------->|   5. Σ σ_i = 0, or everyone aborts
 
 Before the check, only masked values are opened. Results are opened under a mask, too, which only the receiver
-knows. A party that changed shares, openings or tags, however many, passes the check with probability below
-2^-59 (words 2/p, bits 2^-61 + 2^-63): it has to guess α or Δ, or the χ that are drawn after its change. After
-a failed check the keys may be known, and are not used again. Not prevented: a party may supply a false input,
-or stop. The dealer must be honest.
+knows. A party that changed shares, openings, tags or bits, however many, passes the check with probability
+below 2^-59 (values 2/p, bits 2^-59.9): it has to guess α or ρ, or the χ that are drawn after its change.
+After a failed check the keys may be known, and are not used again. Not prevented: a party may supply a false
+input, or stop. The dealer must be honest.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import operator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,21 +33,29 @@ from ..errors import ProtocolError
 from ..parties.message import Message
 from . import prime, spdz, tagged_bits
 from .beaver import MaskedFactor
+from .bit_proofs import BitCheck, Check, draw_weights
 from .context import Context
 from .dealer import Mask
 from .elements import TaggedShare
 from .prime import FixedPointPrime
 from .tagged import TaggedStock, draw_elements
+from .tagged_bits import ComparedBits
 from .tape import Tape
 
-MOST_BITS = 1 << 23  # opened bits that wait for a check: 64 MB
+MOST_COMPARED = 1 << 18  # bytes of a row of comparisons that wait for a check: 2^21 comparisons, 200 MB
 
 
 class MaskedOpening(Message, reveals="shares of values under one-time masks: uniform numbers"):
     values: list[Tensor]
 
 
-class MaskedTaggedBits(Message, reveals="shares of bits under one-time masks: uniform bits"):
+class MaskedCheckedBits(Message, reveals="shares of bits under one-time masks: uniform bits"):
+    values: list[Tensor]
+
+
+class BitProof(
+    Message, reveals="that the bits sent before are the prescribed ones: words under one-time masks"
+):
     values: list[Tensor]
 
 
@@ -76,7 +82,8 @@ class TaggedContext(Context):
     fixed: FixedPointPrime = field(default_factory=FixedPointPrime)
     alpha: int | None = None  # None: the stock's; a key that outlives the stock is given here
     pending: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # (opened value, my share of its tag)
-    opened_bits: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # (packed, my words less b·Δ)
+    compared: list[ComparedBits] = field(default_factory=list)  # comparisons since the last check
+    compared_size: int = 0  # bytes of a row of these, also in a dry run
     announced: list[Tensor] = field(default_factory=list)  # public values that one party sent to all
     checks: int = 0
 
@@ -120,23 +127,25 @@ class TaggedContext(Context):
         self.pending += [(value, x.data[1]) for value, x in zip(values, shares)]
         return values
 
-    async def open_bits(self, words: Tensor) -> Tensor:
-        """Open tagged bits under one-time masks, as words of 64 equal bits; what is left of my words, whose
-        exclusive or over all parties is 0, is kept for `check`.
-        """
-        if sum(words.numel() for _, words in self.opened_bits) > MOST_BITS:
+    async def reserve_bits(self, size: int) -> None:
+        """Before a comparison of so many bytes a row: check those before it, if too many wait."""
+        if self.compared_size and self.compared_size + size > MOST_COMPARED:
             await self.check()
-        bits = tagged_bits.pack_bits(words)
+        self.compared_size += size
+
+    async def open_bits(self, bits: np.ndarray, record: ComparedBits, rows: slice) -> np.ndarray:
+        """Open bits under one-time masks; what the others sent is kept in these rows, for `check`."""
         if self.me is None:
-            return tagged_bits.unpack_bits(bits, words.shape[-1])
-        await self.me.send(self.peers, MaskedTaggedBits([bits]))
-        self.charge(len(self.peers) * bits.numel())
-        for name, message in (await self.me.gather(self.peers, MaskedTaggedBits)).items():
-            self.check_values(name, message.values, [(tuple(bits.shape), torch.uint8)])
-            bits = bits ^ message.values[0].to(self.device)
-        opened = tagged_bits.unpack_bits(bits, words.shape[-1])
-        left = words ^ (opened & self.stock.delta.to(self.device))
-        self.opened_bits.append((tagged_bits.pack_bits(opened), left))
+            return bits
+        mine = torch.from_numpy(bits)
+        await self.me.send(self.peers, MaskedCheckedBits([mine]))
+        self.charge(len(self.peers) * mine.numel())
+        opened = bits.copy()
+        for name, message in (await self.me.gather(self.peers, MaskedCheckedBits)).items():
+            self.check_values(name, message.values, [(tuple(mine.shape), torch.uint8)])
+            theirs = message.values[0].cpu().numpy()
+            record.received.setdefault(name, np.empty_like(record.public.opened))[rows] = theirs
+            opened ^= theirs
         return opened
 
     def subtract_mask(self, value: Tensor, b: TaggedShare) -> Tensor:
@@ -160,32 +169,31 @@ class TaggedContext(Context):
 
     async def check(self) -> None:
         """Abort unless all values opened since the last check agree with their tags."""
+        size, self.compared_size = self.compared_size, 0
+        bits = BitCheck(size) if size else None
         if self.me is None:
+            if bits is not None:
+                await self.stock.take_proofs(bits)
             return
         self.checks += 1
-        record = hashlib.sha256(b"tacit openings 1")
-        opened = [value for value, _ in (*self.pending, *self.opened_bits)]
-        for value in [*opened, *self.announced]:
+        record = hashlib.sha256(b"tacit openings 2")
+        for value in [*(value for value, _ in self.pending), *self.announced]:
             record.update(value.cpu().numpy().tobytes())
+        for compared in self.compared:
+            record.update(compared.public.opened.tobytes())
         seeds = await self._commit_and_open("seed", record.digest(), self.me.secret.bytes(KEY))  # 1, 2
-        tape = Tape(hashlib.sha256(b"tacit weights 1" + record.digest() + b"".join(seeds)).digest())
+        coins = record.digest() + b"".join(seeds)
+        if bits is not None:
+            await self._prove_bits(bits, Tape(hashlib.sha256(b"tacit bit weights 1" + coins).digest()))  # 3
+        tape = Tape(hashlib.sha256(b"tacit weights 2" + coins).digest())
         sigma = torch.zeros((), dtype=torch.int64)
-        for value, tag in self.pending:  # 3
+        for value, tag in self.pending:  # 4
             error = prime.sub(tag, prime.mul(value, self.key.expand_as(value))).flatten().cpu()
             weights = draw_elements(tape, tuple(error.shape))
             sigma = prime.add(sigma, prime.total(prime.mul(error, weights), 0))
-        left = [words.flatten().cpu().numpy().view(np.uint64) for _, words in self.opened_bits]
-        folded = tagged_bits.fold_words(np.concatenate(left), tape) if left else 0
-        mine = int(sigma).to_bytes(8, "little") + folded.to_bytes(8, "little")
-        sums = await self._commit_and_open("sum", record.digest(), mine)  # 4
-        parts = [int.from_bytes(s[:8], "little") for s in sums]
-        folds = functools.reduce(operator.xor, (int.from_bytes(s[8:], "little") for s in sums))
-        if (
-            any(len(s) != 16 for s in sums)
-            or any(part >= prime.P for part in parts)
-            or sum(parts) % prime.P
-            or folds
-        ):
+        sums = await self._commit_and_open("sum", record.digest(), int(sigma).to_bytes(8, "little"))  # 5
+        parts = [int.from_bytes(s, "little") for s in sums]
+        if any(len(s) != 8 for s in sums) or any(part >= prime.P for part in parts) or sum(parts) % prime.P:
             raise ProtocolError(
                 f"check {self.checks} failed: an opened value does not match its tag, so a party changed "
                 "a share, an opening or a tag. "
@@ -193,8 +201,31 @@ class TaggedContext(Context):
                 "one it was."
             )
         self.pending.clear()
-        self.opened_bits.clear()
         self.announced.clear()
+
+    async def _prove_bits(self, request: BitCheck, tape: Tape) -> None:
+        """Prove to each of the others that all bits I sent are right, and verify theirs."""
+        assert self.me is not None
+        masks, keys = await self.stock.take_proofs(request)
+        ranks = [rank for rank in range(len(self.names)) if rank != self.rank]
+        check = Check(request, self.compared, draw_weights(tape, request))
+        sums = check.multiply([*(masks[k].vector for k in ranks), *(keys[k].sums for k in ranks)])
+        proofs = check.prove(list(sums[: len(ranks)]), [masks[k].pads for k in ranks])
+        for rank, proof in zip(ranks, proofs):
+            await self.me.send(self.names[rank], BitProof([torch.from_numpy(proof.view(np.int64))]))
+        self.charge(len(ranks) * 8 * request.points)
+        received = await self.me.gather(self.peers, BitProof)
+        for rank, at_sums in zip(ranks, sums[len(ranks) :]):
+            name = self.names[rank]
+            values = received[name].values
+            self.check_values(name, values, [((request.points,), torch.int64)])
+            proof = values[0].cpu().numpy().view(np.uint64)
+            if not check.verify(name, rank == 0, proof, keys[rank], at_sums):
+                raise ProtocolError(
+                    f"check {self.checks} failed: {name!r} sent other bits of a comparison than it had to, "
+                    "or a wrong proof. Nothing of the result was opened. Do not work with it."
+                )
+        self.compared.clear()
 
     async def _commit_and_open(self, what: str, record: bytes, mine: bytes) -> list[bytes]:
         """Exchange one value per party, each chosen before the others are known; by rank."""
