@@ -428,6 +428,8 @@ def test_errors_about_rows_to_predict_propose_nothing_that_only_training_can_dec
     with pytest.raises(BadData, match=r"'soon' in row 1 .*Write it as in training") as wrong:
         fed.pipeline.encode(frame.assign(day=["soon"] + ["1.3.2015"] * 39))
     assert "date_formats" not in str(wrong.value)
+
+
 def test_columns_may_be_called_self_and_the_table_stays_as_it_was():
     frame = pd.DataFrame({"self": [1.0, 2.0], "b": [3, 4]}, index=[7, 8])
     out = with_columns(frame, {"self": [5, 6], "new": frame["b"] + 1})

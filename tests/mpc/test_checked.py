@@ -131,8 +131,48 @@ def test_either_of_the_two_is_caught_whatever_message_it_changes(cheat):
     expected = {"MaskedEntry", "MaskedOpening", "MaskedCheckedBits", "BitProof", "Commitment", "Opened"}
     assert expected == set(sent)
     for n in range(len(sent)):
-        with pytest.raises(PartyFailed, match="check 1 failed"):
+        with pytest.raises(PartyFailed, match=r"check [12] failed"):
             run(n)
+
+
+@pytest.mark.usefixtures("planned_once")
+def test_a_client_that_cheats_is_not_sent_a_result():
+    """It knows the mask of its result: what its change did to the result would tell it of the weights."""
+    model, x = made(nn.Linear(2, 2), nn.ReLU()), torch.tensor([[1.0, -2.0]])
+
+    def run(n):
+        """The kinds of the client's and of the owner's messages, if the client changes its n-th one."""
+        sent: dict[str, list[str]] = {"client": [], "owner": []}
+
+        class Only(Forging):
+            async def deliver(self, sender, to, scope, frame):
+                plain = to == "helper" or kind_of(frame) in ("Architecture", "Batches")
+                await (
+                    self.inner.deliver(sender, to, scope, frame)
+                    if plain
+                    else super().deliver(sender, to, scope, frame)
+                )
+
+        def seen(name, at):
+            async def program(me):
+                transport = Only(me.transport, at, sent[name])
+                return await programs(model, x)[name](dataclasses.replace(me, transport=transport))
+
+            return program
+
+        parts = {**programs(model, x), "client": seen("client", n), "owner": seen("owner", -1)}
+        try:
+            InProcess().run_sync(parts)
+        except PartyFailed:
+            assert n >= 0
+        return sent
+
+    honest = run(-1)
+    first_check = honest["client"].index("Commitment")
+    openings = honest["owner"].count("MaskedOpening")
+    assert openings > honest["owner"][: honest["owner"].index("Commitment")].count("MaskedOpening")
+    for n in range(first_check):
+        assert run(n)["owner"].count("MaskedOpening") < openings
 
 
 @pytest.mark.parametrize("cheat", ["owner", "client"])
@@ -207,7 +247,7 @@ def test_a_cheat_inside_a_function_is_caught():
     sent = run(-1)
     assert len(sent) > 30
     for n in (0, len(sent) // 2, len(sent) - 1):
-        with pytest.raises(PartyFailed, match="check 1 failed"):
+        with pytest.raises(PartyFailed, match=r"check [12] failed"):
             run(n)
 
 
@@ -259,7 +299,7 @@ def test_checked_tensors_have_the_functions_of_plain_ones():
 def test_a_changed_share_is_noticed_at_opening_and_spoils_the_key(part):
     x, y = (tacit.mpc.share(torch.tensor([1.5, -2.0]), checked=True) for _ in range(2))
     x.shares[1][part][0] ^= 1
-    with pytest.raises(PartyFailed, match="check 1 failed"):
+    with pytest.raises(PartyFailed, match=r"check [12] failed"):
         x.open()
     with pytest.raises(BadRun, match=r"their key may be known. Share the tensors again"):
         y.open()

@@ -11,10 +11,11 @@ Keller, Larraia, Pastro, Scholl, Smart: Practical Covertly Secure MPC for Dishon
       |--- Commitment(H(σ_i, salt)) ---------------------->|   4. σ_i = Σ_j χ_j (m_ij − α_i · y_j)
       |--- Opened(σ_i, salt) ----------------------------->|   5. Σ σ_i = 0, or everyone aborts
 
-Before the check, only masked values are opened. Results are opened under a mask, too, which only the receiver
-knows. A party that changed shares, openings, tags or bits, however many, passes the check with probability
-below 2^-59 (values 2/p, bits 2^-59.9): it has to guess α or ρ, or the χ that are drawn after its change.
-After a failed check the keys may be known, and are not used again. Not prevented: a party may supply a false
+Before the check, only values under masks that nobody knows are opened. A result is opened after a check
+of all before it, under a mask that only its receiver knows, and is checked once more. A party that
+changed shares, openings, tags or bits, however many, passes the check with probability below 2^-59
+(values 2/p, bits 2^-59.9): it has to guess α or ρ, or the χ that are drawn after its change. After a
+failed check the keys may be known, and are not used again. Not prevented: a party may supply a false
 input, or stop. The dealer must be honest.
 """
 
@@ -261,7 +262,11 @@ class TaggedContext(Context):
         return values
 
     async def open_to(self, x: TaggedShare, to: int) -> Tensor | None:
-        """Open x under a mask that only the receiver knows, who removes it after the check."""
+        """Open x under a mask that only the receiver knows, after everything before it was checked.
+
+        The receiver removes the mask after a second check, which says that nobody changed the result itself.
+        """
+        await self.check()  # the receiver knows b: what it changed before must not show in what it is sent
         b = (await self.stock.take(Mask(None, tuple(x.shape), to)))["b"]
         (masked,) = await self.open(x - b)
         await self.check()
