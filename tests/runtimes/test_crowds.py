@@ -171,7 +171,7 @@ def test_a_served_hub_may_open_as_many_files_as_the_system_allows(lowered: tuple
 
     assert open_files.read_limit() == lowered[0]
     asyncio.run(play())
-    assert open_files.read_limit() == lowered[1]
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (lowered[1], lowered[1])
 
 
 def test_a_hub_in_another_program_keeps_to_its_limit(lowered: tuple[int, int]) -> None:

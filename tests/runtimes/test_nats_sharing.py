@@ -34,8 +34,8 @@ from tacit.errors import BadJob, BadKit, NoHub
 from tacit.parties import Runtime
 from tacit.runtimes import conformance, nats_relay, nats_sharing, nkeys
 from tacit.runtimes.certificates import HUB_NAME, Authority, key_pem, pem, read_certificate, read_key
-from tacit.runtimes.envelope import MAIL, pack
 from tacit.runtimes.channel import WINDOW
+from tacit.runtimes.envelope import MAIL, pack
 from tacit.runtimes.kits import Kit, load
 from tacit.runtimes.link import Link
 from tacit.runtimes.nats_client import NatsClient, NatsLost
