@@ -37,6 +37,7 @@ import torch
 
 from tacit.parties import Message
 from tacit.runtimes import hub as hubs
+from tacit.runtimes import open_files
 from tacit.runtimes.kits import Kit, save, temporary
 from tacit.runtimes.link import Link
 from tacit.runtimes.nats_relay import write_config
@@ -205,7 +206,7 @@ def write_line(to: int, text: str) -> None:
     os.write(to, text.encode(errors="replace")[:400].replace(b"\n", b" ") + b"\n")
 
 
-def open_files(pid: int) -> int:
+def count_files(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
@@ -246,8 +247,8 @@ def measure_connections(
         print(
             f"  {time.perf_counter() - began:6.0f} s: {len(lines) - 2 * lost:6d} connected, {lost} lost; hub "
             f"{its.get('tacit_hub_connections', -1):.0f} connected, {its.get('tacit_hub_connections_total', -1):.0f} "
-            f"accepted, {cpu_seconds(hub):.1f} CPU s, {megabytes(hub):.0f} MB, {open_files(hub)} files; clients "
-            f"{sum(map(cpu_seconds, pids)):.1f} CPU s, {max(map(open_files, pids))} files, load {os.getloadavg()[0]:.0f}",
+            f"accepted, {cpu_seconds(hub):.1f} CPU s, {megabytes(hub):.0f} MB, {count_files(hub)} files; clients "
+            f"{sum(map(cpu_seconds, pids)):.1f} CPU s, {max(map(count_files, pids))} files, load {os.getloadavg()[0]:.0f}",
             flush=True,
         )
 
@@ -298,6 +299,7 @@ def main() -> None:
     parser.add_argument("--restart", action="store_true", help="with --connect: kill the hub, start it again")
     parser.add_argument("--nats", action="store_true", help="a NATS server in place of the hub")
     args = parser.parse_args()
+    open_files.raise_limit()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     if args.connect is not None:
         measure_connections(args.connect, args.processes, args.nats, args.stay, args.restart)
