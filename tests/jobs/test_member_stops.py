@@ -119,7 +119,7 @@ def evaluated(fed: Any, module: nn.Module) -> float:
     ids=["each", "messages", "processes", "SecAgg"],
 )
 def test_real_parties_stop_every_member_where_a_simulation_does(how: dict[str, Any]) -> None:
-    options = STOPS | ({"guard": HIDDEN} if "guard" in how else {})
+    options = STOPS | {"rounds": 8} | ({"guard": HIDDEN} if "guard" in how else {})
     here, there = (
         tacit.train(FED, **options),
         tacit.train(FED, **options, **{k: v for k, v in how.items() if k != "guard"}),
@@ -171,7 +171,7 @@ def test_a_test_set_does_not_choose_the_weights_of_a_member() -> None:
     ],
 )
 def test_a_resumed_run_keeps_the_same_weights_of_every_member(tmp_path: Path, runtime: str, at: str) -> None:
-    options = STOPS | {"runtime": runtime}
+    options = STOPS | {"rounds": 8, "runtime": runtime}
     whole = tacit.train(FED, **options)
     last = one(whole, "stop")["round"]
 

@@ -374,9 +374,9 @@ def run(record: RunRecord) -> list[str]:
     if record.diverged is not None:
         sentences.append("Results after that round are meaningless. Try a smaller learning rate first.")
     if stopping := record.last("stop"):
-        rounds = stopping.get("member_rounds")
-        if isinstance(rounds, list) and len(rounds) > 1 and all(type(r) is int for r in rounds):
-            shown = names([count(r) for r in rounds], 8)
+        each = stopping.get("member_rounds")
+        if isinstance(each, list) and len(each) > 1 and all(type(r) is int for r in each):
+            shown = names([count(r) for r in each], 8)
             sentences.append(f"Its networks are those of rounds {shown}: early stopping.")
         else:
             sentences.append(f"Its model is that of round {metrics.get('best_round', '?')}: early stopping.")
