@@ -234,7 +234,7 @@ class ARGN(Autoregressive):
             network = self.build_network(cells, self.layer_width(len(v)), self.choose_dropout(len(v)))
             # of no held-out row: an untrained network that knows their frequencies looks better than it is
             network.set_frequencies(
-                [np.bincount(part[:, i].cpu(), minlength=s) for i, s in enumerate(cells.sizes)]
+                [np.bincount(part[:, i].cpu().numpy(), minlength=s) for i, s in enumerate(cells.sizes)]
             )
             batch = self.batch_size(len(rows))
             return NetworkTrainer(network.to(device), part, self.lr, self.decay, batch, rng)
