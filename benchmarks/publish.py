@@ -317,33 +317,44 @@ def show(mean: float, error: float | None, digits: int = 3, sign: str = "") -> s
     return text.replace("0.", ".") if digits == 3 else text
 
 
+def measured(figures: Figures, heads: tuple[str, ...]) -> list[int]:
+    """Return which figures were measured in all draws: --no-attacks leaves risks out."""
+    draws = np.array([v for seeds in figures.values() for v in seeds.values()])
+    return [k for k in range(len(heads)) if not np.isnan(draws[:, k]).any()]
+
+
 def show_means(figures: Figures, chosen: dict[str, int], names: list[str]) -> list[str]:
     """Return a Markdown table of the means over seeds; `chosen`: tables, and rows learned."""
-    lines = [f"| table (rows) | generator | {' | '.join(HEADS)} |", "|---|---|" + "---|" * len(HEADS)]
+    used = measured(figures, HEADS)
+    lines = [
+        f"| table (rows) | generator | {' | '.join(HEADS[k] for k in used)} |",
+        "|---|---|" + "---|" * len(used),
+    ]
     for table, rows in chosen.items():
         for who in names:
             draws = np.array(list(figures[table, who].values()))
             means, errors = draws.mean(0), standard_errors(draws)
-            shown = [show(m, e, 1 if h == "CPU s" else 3) for h, m, e in zip(HEADS, means, errors)]
+            shown = [show(means[k], errors[k], 1 if HEADS[k] == "CPU s" else 3) for k in used]
             lines.append(f"| {table} ({rows:,}) | {who} | {' | '.join(shown)} |")
     return lines
 
 
 def show_differences(figures: Figures, chosen: dict[str, int], names: list[str], peer: str) -> list[str]:
     """Return a Markdown table of the differences to `peer`, paired by seed."""
-    heads = HEADS[:-2]
+    used = measured(figures, HEADS[:-2])
     lines = [
-        f"| table (rows) | generator − {peer} | {' | '.join(heads)} | CPU |",
-        "|---|---|" + "---|" * (1 + len(heads)),
+        f"| table (rows) | generator − {peer} | {' | '.join(HEADS[k] for k in used)} | CPU |",
+        "|---|---|" + "---|" * (1 + len(used)),
     ]
     for table, rows in chosen.items():
         for who in [n for n in names if n != peer]:
             ours, theirs = (figures[table, n] for n in (who, peer))
             both = np.array([np.subtract(ours[s], theirs[s]) for s in sorted(ours.keys() & theirs.keys())])
-            shown = []
-            for mean, error in zip(both.mean(0)[:-2], standard_errors(both)):
-                beyond = error is not None and abs(mean) > T975[min(len(both) - 2, len(T975) - 1)] * error
-                shown.append(show(mean, error, sign="+") + ("*" if beyond else ""))
+            means, errors, shown = both.mean(0), standard_errors(both), []
+            for k in used:
+                error = errors[k]
+                beyond = error is not None and abs(means[k]) > T975[min(len(both) - 2, 8)] * error
+                shown.append(show(means[k], error, sign="+") + ("*" if beyond else ""))
             ratio = np.mean([v[-1] for v in ours.values()]) / np.mean([v[-1] for v in theirs.values()])
             lines.append(f"| {table} ({rows:,}) | {who} | {' | '.join(shown)} | {ratio:.0%} |")
     return lines

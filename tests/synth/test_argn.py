@@ -227,7 +227,7 @@ def test_with_few_rows_the_network_is_trained_on_all_of_them(monkeypatch):
     frame = pd.DataFrame({"a": ["x", "y"] * 50, "b": ["x", "y"] * 50})
     synth.ARGN(device="cpu", epochs=6).fit(frame, dependencies=False)
     assert trained == [75] * 24 + [100] * 6
-    assert [synth.ARGN().choose_dropout(n) for n in (2999, 3000)] == [0.5, 0.1]
+    assert [synth.ARGN().choose_dropout(n) for n in (999, 1000)] == [0.5, 0.1]
     assert synth.ARGN(dropout=0.2).choose_dropout(999) == 0.2
 
 

@@ -51,8 +51,7 @@ FALLS = 2  # times that it falls before training ends
 LEAST_GAIN = 1e-4  # nats per row that count as an improvement
 FEW_ROWS = 1_000  # with fewer, the number of epochs is cross-validated: 100 held-out rows or more are enough
 FOLDS = 4
-MANY_ROWS = 3_000  # with 250 to 2,000 rows, much dropout was best; 0.1 was chosen on 4,000
-DROPOUT = 0.5, 0.1  # of tables with fewer rows than MANY_ROWS, and of others
+DROPOUT = 0.5, 0.1  # of tables with fewer rows than FEW_ROWS, and of others (docs/results/synth.md)
 GROUPS = 10  # quantile groups of a number that a fair sample is independent of
 
 
@@ -212,7 +211,7 @@ class ARGN(Autoregressive):
         least=0,
         below=1,
         none=True,
-        doc="dropout of the hidden layers; None: 0.5 with fewer than 3,000 rows, else 0.1",
+        doc="dropout of the hidden layers; None: 0.5 with fewer than 1,000 rows, else 0.1",
     )
     bins: int | None = whole(
         None, least=2, none=True, doc="cells of a numeric column; None: one for 50 rows, from 20 to 100"
@@ -235,7 +234,7 @@ class ARGN(Autoregressive):
             network = self.build_network(cells, self.layer_width(len(v)), self.choose_dropout(len(v)))
             # of no held-out row: an untrained network that knows their frequencies looks better than it is
             network.set_frequencies(
-                [np.bincount(part[:, i].cpu(), minlength=s) for i, s in enumerate(cells.sizes)]
+                [np.bincount(part[:, i].cpu().numpy(), minlength=s) for i, s in enumerate(cells.sizes)]
             )
             batch = self.batch_size(len(rows))
             return NetworkTrainer(network.to(device), part, self.lr, self.decay, batch, rng)
@@ -267,7 +266,7 @@ class ARGN(Autoregressive):
 
     def choose_dropout(self, rows: int) -> float:
         """Return the dropout for this number of rows."""
-        return DROPOUT[rows >= MANY_ROWS] if self.dropout is None else self.dropout
+        return DROPOUT[rows >= FEW_ROWS] if self.dropout is None else self.dropout
 
     def batch_size(self, rows: int) -> int:
         """Return the batch size for this number of rows; small tables need small ones for enough steps."""
