@@ -67,6 +67,9 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.crypto.triton_kernels": ((), ("triton",)),  # imported on a machine with a GPU only
     "tacit.protocols": (("tacit.parties", "tacit.crypto", "tacit.files"), NUMERIC),
     "tacit.mpc": (("tacit.parties", "tacit.crypto", "tacit.files"), NUMERIC),
+    # loops for the checked mode, where numba is installed; llvmlite is a part of it
+    "tacit.mpc.bit_loops": (("tacit.compiling",), ("numpy", "numba", "llvmlite")),
+    "tacit.mpc.prime_loops": (("tacit.compiling",), ("numpy",)),
     "tacit.mpc.scoring": (
         ("tacit.parties", "tacit.crypto", "tacit.engine.metrics"),
         NUMERIC,
@@ -414,8 +417,8 @@ def test_other_packages_are_declared():
         "mlflow-skinny": "mlflow",
         "presidio-analyzer": "presidio_analyzer",
     }
-    with_torch = {"triton"}  # a dependency of its builds for CUDA
-    known = {imports.get(name, name) for name in names} | {"tacit", *with_torch, *sys.stdlib_module_names}
+    with_others = {"triton", "llvmlite"}  # a dependency of its builds for CUDA, and of numba
+    known = {imports.get(name, name) for name in names} | {"tacit", *with_others, *sys.stdlib_module_names}
     strangers = {(a.source, a.target) for a in all_arrows() if a.target.split(".")[0] not in known}
     assert not strangers
 

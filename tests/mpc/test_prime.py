@@ -80,4 +80,6 @@ def test_compiled_loops_compute_the_same(monkeypatch):
         for least in (1, 1 << 60):
             monkeypatch.setattr(prime, "COMPILED", least)
             found.append([step(a, b) for a, b in pairs])
+            found[-1] += [prime.fold(x + x), prime.fold(torch.tensor([2**63 - 1]))]
+            found[-1] += [prime.rotate(x[::3], by) for by in (0, 1, 21, 60, 84)]
         assert all(torch.equal(a, b) for a, b in zip(*found))

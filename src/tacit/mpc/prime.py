@@ -79,6 +79,8 @@ def fold(x: Tensor) -> Tensor:
     """Reduce 0 ≤ x < 2^63 to 0 ≤ x < p."""
     if x.is_meta:
         return x
+    if (loops := _loops(x)) is not None:
+        return _compute_one(loops.fold_all, x)
     x = (x & P) + (x >> BITS)
     return torch.where(x >= P, x - P, x)
 
@@ -88,39 +90,52 @@ def _broadcast(x: Tensor, y: Tensor) -> Tensor:
     return x if x.shape == y.shape else x.expand(torch.broadcast_shapes(x.shape, y.shape))
 
 
-def _compiled(name: str, x: Tensor, y: Tensor) -> Tensor | None:
+def _loops(*tensors: Tensor) -> Any:
     """The same in one pass over large tensors, where numba is installed: several times as fast."""
-    count = max(x.numel(), y.numel())
-    if count < COMPILED or not (x.device.type == y.device.type == "cpu") or not has_numba():
+    if max(x.numel() for x in tensors) < COMPILED or not has_numba():
+        return None
+    if any(x.device.type != "cpu" for x in tensors):
         return None
     from . import prime_loops
 
+    return prime_loops
+
+
+def _compute_one(loop: Any, x: Tensor, *options: int) -> Tensor:
+    out = np.empty(x.numel(), np.uint64)
+    loop(x.contiguous().reshape(-1).numpy().view(np.uint64), *map(np.uint64, options), out)
+    return torch.from_numpy(out.view(np.int64)).reshape(x.shape)
+
+
+def _compute_both(name: str, x: Tensor, y: Tensor) -> Tensor | None:
+    if (loops := _loops(x, y)) is None:
+        return None
     shape = torch.broadcast_shapes(x.shape, y.shape)
     is_number = not any(y.stride()) and y.numel() > 0  # one for all
     factors = y.flatten()[:1] if is_number else y.expand(shape).contiguous()
     out = np.empty(math.prod(shape), np.uint64)
     words = (t.reshape(-1).numpy().view(np.uint64) for t in (x.expand(shape).contiguous(), factors))
-    getattr(prime_loops, name)(*words, out)
+    getattr(loops, name)(*words, out)
     return torch.from_numpy(out.view(np.int64)).reshape(shape)
 
 
 def add(x: Tensor, y: Tensor) -> Tensor:
     if x.is_meta:
         return _broadcast(x, y)
-    return fold(x + y) if (out := _compiled("add", x, y)) is None else out
+    return fold(x + y) if (out := _compute_both("add", x, y)) is None else out
 
 
 def sub(x: Tensor, y: Tensor) -> Tensor:
     if x.is_meta:
         return _broadcast(x, y)
-    return fold(x + (P - y)) if (out := _compiled("sub", x, y)) is None else out
+    return fold(x + (P - y)) if (out := _compute_both("sub", x, y)) is None else out
 
 
 def mul(x: Tensor, y: Tensor) -> Tensor:
     """x·y in halves of 31 and 30 bits; 2^62 ≡ 2, and the upper part of the middle product is folded."""
     if x.is_meta:
         return _broadcast(x, y)
-    if (out := _compiled("mul", x, y)) is not None:
+    if (out := _compute_both("mul", x, y)) is not None:
         return out
     (xh, xl), (yh, yl) = ((t >> _HALF, t & _LOW) for t in (x, y))
     middle = xh * yl + xl * yh  # < 2^62
@@ -140,6 +155,8 @@ def rotate(x: Tensor, by: int) -> Tensor:
     if x.is_meta:
         return x
     by %= BITS
+    if (loops := _loops(x)) is not None:
+        return _compute_one(loops.rotate, x, by)
     return fold(((x & ((1 << (BITS - by)) - 1)) << by) + (x >> (BITS - by)))
 
 

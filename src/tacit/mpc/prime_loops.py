@@ -52,3 +52,17 @@ def mul(x, y, out):
     step = 1 if y.shape[0] > 1 else 0
     for i in range(out.shape[0]):
         out[i] = multiply(x[i], y[i * step])
+
+
+@compile_loop
+def fold_all(x, out):
+    for i in range(out.shape[0]):
+        out[i] = fold(x[i])
+
+
+@compile_loop
+def rotate(x, by, out):
+    """x · 2^by, for x < p and by < 61."""
+    kept = (U(1) << (BITS - by)) - U(1)
+    for i in range(out.shape[0]):
+        out[i] = fold(((x[i] & kept) << by) + (x[i] >> (BITS - by)))
