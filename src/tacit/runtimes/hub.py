@@ -197,9 +197,8 @@ class Hub:
     async def _keep_beating(self) -> None:
         for second in itertools.count():
             self.pulse.beat()
-            # connections that are not admitted yet have files, too; 10,000 take 5 ms to count
-            is_due = second % COUNT_AGAIN == 0 and len(self.connections) > self.most // 4
-            if is_due and (count := open_files.count()) > NEARLY * self.limit:
+            # connections that are not admitted, of anybody, have files, too; 10,000 take 5 ms to count
+            if second % COUNT_AGAIN == 0 and (count := open_files.count()) > NEARLY * self.limit:
                 self._tell_limit(f"{count} files are open")
             await asyncio.sleep(1.0)
 

@@ -142,8 +142,8 @@ class AgreedTable(NamedTuple):
     @property
     def inputs(self) -> list[str]:
         """The columns that a party's file needs besides the label."""
-        others = [c for c in (self.group, self.time) if c]
-        return [*self.recipe.inputs, *(c for c in others if c not in self.recipe.inputs)]
+        others = [c for c in (self.group, self.time, *self.drop_rows) if c and c != self.label]
+        return list(dict.fromkeys([*self.recipe.inputs, *others]))
 
     @property
     def pipeline(self) -> Pipeline:
@@ -435,7 +435,7 @@ def read_party_table(
             outside=f"its file has no column {absent[0]!r}",
         )
     frame = without_rows(frame, agreed.drop_rows)
-    frame = frame.assign(**{label: respell(frame[label], agreed.spellings)})
+    frame = with_columns(frame, {label: respell(frame[label], agreed.spellings)})
     if agreed.drops_unlabeled:
         frame = frame[frame[label].notna()].reset_index(drop=True)
     if not len(frame):
