@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ... import data as datasets
-from ...data.cells import with_columns
+from ...data.cells import code_texts, with_columns
 from ...data.dropped_rows import check_drop_rows, without_rows
 from ...data.federation import Federation, Holdings, Rows
 from ...data.inputs import Inputs, Stored
@@ -185,7 +185,10 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
         raise BadJob("\n".join(f"[data]: {line}" for line in str(error).splitlines())) from None
     values = {**recipe.categories, layout.label: tuple(layout.labels)}
     for name, spellings in layout.spellings.items():
-        if name in values and (unknown := [m for m in spellings.values() if m not in values[name]]):
+        codes = code_texts(recipe.missing_codes.get(name, ()))
+        if name in values and (
+            unknown := [m for m in spellings.values() if m not in (*values[name], *codes)]
+        ):
             raise BadJob(
                 f"[data]: spellings of {name!r} name {unknown[0]!r}, which is not one of its values. Known: "
                 f"{', '.join(values[name])}."
