@@ -296,3 +296,45 @@ def test_an_outcome_that_is_the_mean_of_two_columns_is_found():
     assert "together give 'testscr'" in found.findings[-1].text
     frame["testscr"] += rng.normal(0, 2, 200)
     assert "drop" not in inspect_table(frame, "testscr").settings
+
+
+def draft_for_others(frame: pd.DataFrame, capsys) -> tuple[dict, str]:
+    """[data] of a draft for real parties, which its file can be read by, and everything that is written."""
+    frame.to_csv("a.csv", index=False)
+    value = answer(capsys, "job", "new", "a.csv", "--label", "ill", "--parties")
+    text = Path("job.toml").read_text()
+    layout = tomllib.loads(text)["data"]
+    assert len(read_rows("a", "a.csv", layout, seed=0).rows.y) == len(frame)
+    return layout, text + str(value)
+
+
+def people(n: int = 300) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({"age": rng.integers(20, 90, n), "ill": rng.choice(["no", "yes"], n)})
+
+
+def test_a_draft_for_others_declares_spellings_of_the_values_that_it_lists_only(capsys):
+    """Before, "Y" was read as "yes", which was no category of the job, and the job was refused."""
+    frame = people().assign(rare="no")
+    frame.loc[:2, "rare"], frame.loc[3:4, "rare"] = "yes", "Y"
+    layout, _ = draft_for_others(frame, capsys)
+    assert layout["categories"]["rare"] == ["no", "other"]
+    assert "spellings" not in layout
+
+
+def test_a_draft_for_others_declares_spellings_of_words_among_numbers(capsys):
+    """Before, they were left out, and the party was refused for "Unknown"."""
+    frame = people().assign(dose=np.arange(300).astype(object) % 14)
+    frame.loc[:30, "dose"], frame.loc[31:50, "dose"] = "unknown", "Unknown"
+    layout, _ = draft_for_others(frame, capsys)
+    assert layout["spellings"] == {"dose": {"Unknown": "unknown"}}
+    assert layout["missing_codes"] == {"dose": ["unknown"]}
+
+
+def test_a_proposal_about_future_dates_names_no_other_date_of_few_rows(capsys):
+    days = pd.Series([f"2015-{1 + k % 9:02}-11" for k in range(300)])
+    days[:12], days[12:15] = "2099-06-01", "1900-01-01"
+    frame = people().assign(admitted=days)
+    _, written = draft_for_others(frame, capsys)
+    assert 'missing_codes.admitted = ["2099-06-01"]' in written
+    assert "1900-01-01" not in written

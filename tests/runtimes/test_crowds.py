@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import random
@@ -154,6 +155,25 @@ def test_the_operator_is_told_before_the_files_run_out(
         asyncio.run(play())
 
 
+def test_the_operator_is_told_that_no_file_is_left_although_nobody_is_connected(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections that nobody finished use the files of a hub; then it could not count them, and said 0."""
+    monkeypatch.setattr(hubs, "COUNT_AGAIN", 1)
+
+    def no_file_left(folder: str) -> list[str]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def play() -> None:
+        async with Net.of("a") as net:
+            monkeypatch.setattr(open_files.os, "listdir", no_file_left)
+            assert open_files.count() == open_files.read_limit() == net.hub.limit
+            await until(lambda: any("files are open, of at most" in r.getMessage() for r in caplog.records))
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(play())
+
+
 @pytest.fixture
 def lowered() -> Iterator[tuple[int, int]]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -205,6 +225,30 @@ def test_the_hub_closes_the_connection_of_a_party_that_connected_again(
                     one = open_files.count()
             await until(lambda: open_files.count() <= one + 2)
             assert not kept[-1].done()
+
+    asyncio.run(play())
+
+
+def test_the_hub_closes_connections_whose_handshake_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of anybody, without a certificate: each is a file of the hub."""
+    limit = "grpc.server_handshake_timeout_ms"
+    assert (
+        dict(hubs.HUB_OPTIONS)[limit] == 1000 * hub_relay.ATTEMPT[1]
+    )  # of a party that waits for a busy hub
+    options = [(name, 300 if name == limit else value) for name, value in hubs.HUB_OPTIONS]
+    monkeypatch.setattr(hubs, "HUB_OPTIONS", options)
+
+    async def play() -> None:
+        async with Net.of("a") as net:
+            before = open_files.count()
+            mute = [await asyncio.open_connection("127.0.0.1", net.hub.port) for _ in range(10)]
+            async with asyncio.timeout(DEADLINE):
+                for reader, writer in mute:
+                    await reader.read()  # until the hub closes it
+                    writer.close()
+            async with connect(net.kits["a"]) as a:
+                await a.read()
+            await until(lambda: open_files.count() <= before + 2)
 
     asyncio.run(play())
 

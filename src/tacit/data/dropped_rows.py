@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..parameters import propose
-from .cells import has_codes, without_codes
+from .cells import has_codes, with_columns, without_codes
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -26,7 +26,7 @@ def without_rows(frame: DataFrame, drop_rows: Mapping[str, Any]) -> DataFrame:
     if not left_out.any():
         return frame
     rest = frame[~left_out].reset_index(drop=True)
-    return rest.assign(**{name: as_read(rest[name]) for name in drop_rows})
+    return with_columns(rest, {name: as_read(rest[name]) for name in drop_rows})
 
 
 def as_read(column: Series) -> Series:

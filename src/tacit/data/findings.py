@@ -24,6 +24,7 @@ from .cells import (
     to_numbers,
     to_text,
     whole_days,
+    with_columns,
     without_codes,
 )
 from .column_names import (
@@ -82,7 +83,7 @@ def inspect_table(
         found.findings.append(finding)
         if values:
             found.add("drop_rows", {finding.column: values})
-    frame = frame.assign(**{name: as_read(frame[name]) for name in found.settings.get("drop_rows", {})})
+    frame = with_columns(frame, {c: as_read(frame[c]) for c in found.settings.get("drop_rows", {})})
     if label is None:
         found.note(
             *("label", found.label),

@@ -66,8 +66,8 @@ def _find_odd_dates(name: str, known: Series, found: Inspection) -> None:
     if codes:
         found.add("missing_codes", {name: codes})
     if odd.future:
-        cells = found.frequent(odd.future, known)
-        proposal = to_line("missing_codes", [*codes, *cells], name) if 0 < len(cells) <= FEW_VALUES else ""
+        cells, kept = found.frequent(odd.future, known), found.frequent(codes, known)
+        proposal = to_line("missing_codes", [*kept, *cells], name) if 0 < len(cells) <= FEW_VALUES else ""
         found.note(
             *("future dates", name),
             f"{name!r} has dates in the future: {in_rows(odd.future)}.",

@@ -162,7 +162,7 @@ class Recipe:
             for name in names:
                 if name not in known:
                     problems.append(f"{key} names {name!r}, which is not declared. {_near(name, known)}")
-        problems += check_spellings(self.spellings)
+        problems += check_spellings(self.spellings, self.numbers)
         for key, values in (("mean", self.mean), ("std", self.std), ("fill", self.fill)):
             if values is not None and len(values) != len(self.numeric):
                 problems.append(
@@ -195,7 +195,7 @@ class Recipe:
         many: dict[str, np.ndarray] = {}
         problems: list[str] = []
         for name in map(str, frame.columns):
-            column = respell(without_codes(frame[name], codes.get(name, ())), spelled.get(name, {}))
+            column = without_codes(respell(frame[name], spelled.get(name, {})), codes.get(name, ()))
             if column.isna().any():
                 missing.append(name)
             if name in parts:
@@ -265,10 +265,9 @@ class Recipe:
         )
 
     def column_of(self, frame: DataFrame, name: str) -> Series:
-        """Return a column of a table as declared: codes that mean "missing", and spellings."""
-        return respell(
-            without_codes(frame[name], self.missing_codes.get(name, ())), self.spellings.get(name, {})
-        )
+        """Return a column as declared: spellings first, since the value that is meant may mean "missing"."""
+        column = respell(frame[name], self.spellings.get(name, {}))
+        return without_codes(column, self.missing_codes.get(name, ()))
 
     def raw(self, frame: DataFrame) -> np.ndarray:
         """Return numbers and parts of dates as float64, [row, feature], as they are; NaN where missing."""

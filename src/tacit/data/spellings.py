@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..errors import BadData
 from ..parameters import propose
-from .cells import to_text
+from .cells import float_texts, to_text, with_columns
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -39,22 +40,32 @@ def respell(column: Series, spellings: Mapping[str, str]) -> Series:
     """Return the column with the value that is meant in place of each declared spelling."""
     if not spellings:
         return column
-    texts = to_text(column)
-    hit = column.notna().to_numpy() & np.isin(texts, list(spellings))
+    texts, written = to_text(column), all_spellings(spellings)
+    hit = column.notna().to_numpy() & np.isin(texts, list(written))
     if not hit.any():
         return column
     meant = column.astype(object).to_numpy(copy=True)
-    meant[hit] = [spellings[text] for text in texts[hit]]
+    meant[hit] = [written[text] for text in texts[hit]]
     return type(column)(meant, index=column.index, name=column.name, dtype=object)
+
+
+def all_spellings(spellings: Mapping[str, str]) -> dict[str, str]:
+    """Return {written: meant}, also of whole numbers that are written with ".0": 1.0 beside 1."""
+    same = float_texts([*spellings, *spellings.values()])
+    return {**spellings, **{same[w]: meant for w, meant in spellings.items() if w in same}}
 
 
 def respell_columns(frame: DataFrame, spellings: Mapping[str, Mapping[str, str]]) -> DataFrame:
     """Return the table with the declared spellings of all columns that it has."""
-    return frame.assign(**{c: respell(frame[c], s) for c, s in spellings.items() if c in frame.columns})
+    return with_columns(frame, {c: respell(frame[c], s) for c, s in spellings.items() if c in frame.columns})
 
 
-def check_spellings(spellings: Any) -> list[str]:
-    """Return what is wrong with declared spellings: {column: {written: meant}}."""
+def check_spellings(spellings: Any, numbers: Collection[str] = ()) -> list[str]:
+    """Return what is wrong with declared spellings: {column: {written: meant}}; `numbers` are columns.
+
+    A number is no spelling of another one: a job that reads 57 as 1000 singles out who is 57, and an ONNX
+    file, whose input is a number, does not know how it was written.
+    """
     if not isinstance(spellings, Mapping) or not all(isinstance(s, Mapping) for s in spellings.values()):
         example = propose("spellings", {"Y": "yes"}, "ill")
         return [f"spellings is {spellings!r}; it must be a table by column, like {example}."]
@@ -67,7 +78,29 @@ def check_spellings(spellings: Any) -> list[str]:
                 f"spellings of {name!r}: {twice[0]!r} is a spelling of another value and the meaning of one. "
                 "Name the value that is meant for each."
             )
+        elif name in numbers and (odd := [w for w in table if _is_float(w)]):
+            problems.append(
+                f"spellings of {name!r}: {odd[0]!r} is a number already, and the column is one of numbers. "
+                "Correct numbers in the file."
+            )
     return problems
+
+
+def refuse_spellings(spellings: Mapping[str, Any], owner: str) -> None:
+    """Raise BadData if there are any: a model that does not keep them would misread new rows."""
+    if spellings:
+        raise BadData(
+            f"{owner}: {', '.join(map(repr, spellings))} have declared spellings, which this model does not "
+            "keep: it would read new rows differently. Correct them in the tables instead."
+        )
+
+
+def _is_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def find_spellings(known: Series) -> dict[str, str]:

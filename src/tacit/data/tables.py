@@ -23,7 +23,7 @@ from ..errors import BadData, BadParameter
 from ..parameters import bad, nearest, propose
 from ..protocols.sum_steps import ideal
 from .arrays import from_arrays, select_rows, split_test_set
-from .cells import is_counter, to_text, without_codes
+from .cells import is_counter, to_text, with_columns, without_codes
 from .dropped_rows import check_drop_rows, without_rows
 from .federation import Dataset, Federation, Rows, check_fraction, check_whole
 from .holding import draw_people, draw_rows, is_drawn
@@ -281,7 +281,7 @@ def from_frame(
     if not len(frame):
         raise BadData(f"{name}: drop_rows leaves out every row. Leave some in.")
     if label is not None and (codes := (o["missing_codes"] or {}).get(label)):
-        frame, extra = (f.assign(**{label: without_codes(f[label], codes)}) for f in (frame, extra))
+        frame, extra = (with_columns(f, {label: without_codes(f[label], codes)}) for f in (frame, extra))
     if label is not None and o["missing_label"] == "drop":
         there, there_too = frame[label].notna(), extra[label].notna()
         if not (there.all() and there_too.all()):

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 WORDS = (
-    r"((grand|sub|over-?all)[ -]?)?(totals?|sums?)( \w+)?:?|(gesamt)?summe:?|insgesamt:?|gesamt:?|"
+    r"((grand|sub|over-?all)[ -]?)?(totals?|sums?)"
+    r"( (all|cases|count|n|number|patients|people|rows|subjects))?:?|"  # and no name: "Sum Wong" is a person
+    r"(gesamt)?summe:?|insgesamt:?|gesamt:?|"
     r"(overall )?(mean|average)s?:?|Ø"
 )
 MOST = 3  # lines below a table: a total, a mean, a number of rows

@@ -305,13 +305,32 @@ def _layout(frame: DataFrame, found: Inspection) -> dict[str, Any]:
     for key in ("group", "missing_label", "drop_rows"):
         if key in given:
             layout[key] = given[key]
-    if spelled := {k: v for k, v in given.get("spellings", {}).items() if k in (found.label, *categories)}:
+    columns = (found.label, *layout["numbers"], *categories, *layout["dates"])
+    if spelled := _known_spellings({**categories, found.label: layout["labels"]}, columns, found):
         layout["spellings"] = spelled
     if "min_rows" in given:  # nobody has the rows of two parties, so none can be merged
         layout |= {"min_rows": given["min_rows"], "small": "drop"}
         treatment = 'They contribute no rows (small = "drop"), and receive the model.'
         _replace_treatment(found, "tiny parties", treatment)
     return {k: v for k, v in layout.items() if v not in (None, [], {}) or (k == "labels" and v == [])}
+
+
+def _known_spellings(
+    values: Mapping[str, Sequence[str] | None], columns: Sequence[str], found: Inspection
+) -> dict[str, dict[str, str]]:
+    """Return the spellings of a job that all parties read, of the values that it lists."""
+    kept: dict[str, dict[str, str]] = {}
+    for name, spellings in found.settings.get("spellings", {}).items():
+        listed = values.get(name)
+        known = {w: m for w, m in spellings.items() if listed is None or m in listed}
+        if name in columns and known:
+            kept[name] = known
+        if len(known) < len(spellings):
+            treatment = (
+                "Those of values that the job does not list, because few rows have them, are not declared."
+            )
+            _replace_treatment(found, "spellings", treatment, name)
+    return kept
 
 
 def _frequent_labels(rows: DataFrame, found: Inspection) -> list[str]:

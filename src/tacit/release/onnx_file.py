@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from ..data.cells import code_texts, float_texts
 from ..data.recipe import OTHER, RANKS
+from ..data.spellings import all_spellings
 from ..engine.members import Members, members_of
 from ..errors import BadParameter, MissingExtra
 from .export import Scorer, cannot_trace, describe
@@ -116,8 +117,8 @@ class Graph:
             codes = recipe.missing_codes.get(name, ())
             words = ["", *dict.fromkeys((*code_texts(codes), *(c for c in codes if isinstance(c, str))))]
             words += float_texts(words).values()
-            missing[name] = self.any_of(x, words)
-            spelled = recipe.spellings.get(name, {})
+            spelled = all_spellings(recipe.spellings.get(name, {}))
+            missing[name] = self.any_of(x, _written(words, spelled))
             flags.append(self.category(values, recipe.rare.get(name, ()), x, missing[name], spelled))
         flags += [self.op("Cast", missing[name], to=kinds.FLOAT) for name in recipe.missing]
         parts = [self.op("Cast", n, to=kinds.FLOAT) for n in numbers] + flags
@@ -166,10 +167,7 @@ class Graph:
         zero = self.op("And", missing, self.op("Not", missing))
         floats = float_texts(values)
         own = {v: [v, *filter(None, [floats.get(v)])] for v in values if v not in rare and v != OTHER}
-        own = {
-            v: [*(w for w in words if w not in spellings), *(w for w, m in spellings.items() if m in words)]
-            for v, words in own.items()
-        }
+        own = {v: _written(words, spellings) for v, words in own.items()}
         here = {
             v: self.op("And", self.any_of(x, words), self.op("Not", missing))
             for v, words in own.items()
@@ -335,3 +333,11 @@ def _number(code: Any) -> float | None:
         return float(code)
     except (TypeError, ValueError):
         return None
+
+
+def _written(words: Sequence[str], spellings: Mapping[str, str]) -> list[str]:
+    """Return every text that is read as one of these words."""
+    return [
+        *(w for w in words if w not in spellings),
+        *(w for w, meant in spellings.items() if meant in words),
+    ]

@@ -142,6 +142,8 @@ def interpret(frame: pandas.DataFrame, recipe: Recipe, decimal: str = ".") -> pa
         known = set(recipe.categories.get(name, ()))
         column = column.astype(object)
         column = column.mask(column.isin([n for n in NULLS if n not in known]), np.nan)
+        if known:  # TRUE is a spelling of yes as True is: a typed column of the training table had this
+            known |= set(recipe.spellings.get(name, ()))
         if name in recipe.numbers:
             column = column.map(lambda v: _as_number(v, decimal) if isinstance(v, str) else v)
         elif known:

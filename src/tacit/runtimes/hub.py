@@ -56,6 +56,9 @@ ENTRY = 256  # bytes counted in addition to an envelope's size: the overhead of 
 HEARTBEAT = 10.0  # seconds
 PATIENCE = 30.0  # seconds
 STALL = 180.0  # seconds
+# Seconds until a connection without a handshake is closed: anybody can open one, and each is a file. No party
+# waits longer (hub_relay.py); gRPC's default is 120.
+HANDSHAKE = 80.0
 IDLE = 60.0  # seconds until a connection without a call is closed, such as one that a newer one replaced
 NEARLY = 0.9  # of the limit of open files: the operator is told
 COUNT_AGAIN = 5  # seconds between counts of open files
@@ -75,6 +78,7 @@ HUB_OPTIONS = [
     ("grpc.keepalive_time_ms", int(2000 * HEARTBEAT)),
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),
     ("grpc.max_connection_idle_ms", int(1000 * IDLE)),
+    ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE)),
     ("grpc.so_reuseport", 0),
 ]
 
@@ -197,9 +201,8 @@ class Hub:
     async def _keep_beating(self) -> None:
         for second in itertools.count():
             self.pulse.beat()
-            # connections that are not admitted yet have files, too; 10,000 take 5 ms to count
-            is_due = second % COUNT_AGAIN == 0 and len(self.connections) > self.most // 4
-            if is_due and (count := open_files.count()) > NEARLY * self.limit:
+            # connections that are not admitted, of anybody, have files, too; 10,000 take 5 ms to count
+            if second % COUNT_AGAIN == 0 and (count := open_files.count()) > NEARLY * self.limit:
                 self._tell_limit(f"{count} files are open")
             await asyncio.sleep(1.0)
 

@@ -12,14 +12,14 @@ import grpc
 from ..errors import NoHub
 from .certificates import HUB_NAME
 from .envelope import METHOD, VERSION
-from .hub import HEARTBEAT, OPTIONS
+from .hub import HANDSHAKE, HEARTBEAT, OPTIONS
 from .kits import Kit
 from .relay import Send, Writer
 
 # Seconds for an attempt to connect: TCP and TLS take three round trips and a signature at each side, and they
 # wait for a core at a hub that thousands call at once. An attempt that is given up costs the hub as much as
 # one that succeeds, so who gives up early makes the crowd larger. Doubled after an attempt that timed out.
-ATTEMPT = (20.0, 80.0)  # the hub's own limit is 120
+ATTEMPT = (20.0, HANDSHAKE)
 CLIENT_OPTIONS = [
     *OPTIONS,
     ("grpc.keepalive_time_ms", int(1000 * HEARTBEAT)),

@@ -6,6 +6,7 @@ raise it to a higher one (`ulimit -Hn`).
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 
@@ -33,8 +34,9 @@ def count() -> int:
     for folder in ("/proc/self/fd", "/dev/fd"):
         try:
             return len(os.listdir(folder)) - 1  # the folder itself
-        except OSError:
-            continue
+        except OSError as error:
+            if error.errno == errno.EMFILE:  # none is left to look with
+                return read_limit()
     return 0
 
 

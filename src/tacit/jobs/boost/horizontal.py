@@ -18,6 +18,7 @@ from ...boost.result import BoostResult
 from ...config.boost import LEAVES, BoostConfig
 from ...data.cells import code_texts, with_columns, without_codes
 from ...data.federation import Federation
+from ...data.spellings import refuse_spellings
 from ...errors import BadData, BadParameter
 from ...parameters import bad, check, nearest
 from ...parties.ledger import Ledger
@@ -99,6 +100,7 @@ def read_tables(fed: Any, owner: str) -> tuple[dict[str, pd.DataFrame], str, dic
     assert fed.source.table is not None
     table = fed.source.table
     recipe, frame = table.recipe, table.frame
+    refuse_spellings(recipe.spellings, owner)
     coded = {c: v for c, v in recipe.missing_codes.items() if c in frame.columns}
     frame = with_columns(frame, {c: without_codes(frame[c], codes) for c, codes in coded.items()})
     frames = {

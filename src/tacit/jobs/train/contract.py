@@ -269,6 +269,12 @@ class Contract:
             rows += f"; a party with fewer than {least} rows {what}"
         if t["data"] and t["data"].get("test_after"):
             rows += f"; rows of {t['data']['test_after']} and later are held out"
+        for key, what in (
+            ("drop_rows", "rows are left out by values of"),
+            ("spellings", "values are read as others in"),
+        ):
+            if columns := (t["data"] or {}).get(key):
+                rows += f"; {what} {', '.join(map(ascii, columns))}"
         if t["preparation"] is not None and "epsilon" in t["preparation"]:
             prepared = t["preparation"]
             rows += (
@@ -478,6 +484,16 @@ class Limits:
                 "job it may not, because training rows and held-out rows would be those of values that the "
                 f"server is curious about. {AGREE}"
             )
+        for key, what in (
+            ("drop_rows", "leaves out rows by their values"),
+            ("spellings", "reads values as others"),
+        ):
+            if columns := (contract.tables["data"] or {}).get(key):
+                raise NotAgreed(
+                    f"the server's job {what}, in the column {next(iter(columns))!r:.60} ({key}); without an "
+                    "agreed job it may not, because two such choices differ by the rows of one value. "
+                    f"{AGREE}"
+                )
         with torch.device("meta"):  # nothing is allocated
             module = models.build(
                 p.model, tuple(contract.tables["features"]), contract.tables["classes"] or 1, p.seed

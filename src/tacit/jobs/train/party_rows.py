@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ... import data as datasets
-from ...data.cells import with_columns
+from ...data.cells import code_texts, with_columns
 from ...data.dropped_rows import check_drop_rows, without_rows
 from ...data.federation import Federation, Holdings, Rows
 from ...data.inputs import Inputs, Stored
@@ -142,8 +142,8 @@ class AgreedTable(NamedTuple):
     @property
     def inputs(self) -> list[str]:
         """The columns that a party's file needs besides the label."""
-        others = [c for c in (self.group, self.time) if c]
-        return [*self.recipe.inputs, *(c for c in others if c not in self.recipe.inputs)]
+        others = [c for c in (self.group, self.time, *self.drop_rows) if c and c != self.label]
+        return list(dict.fromkeys([*self.recipe.inputs, *others]))
 
     @property
     def pipeline(self) -> Pipeline:
@@ -185,7 +185,10 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
         raise BadJob("\n".join(f"[data]: {line}" for line in str(error).splitlines())) from None
     values = {**recipe.categories, layout.label: tuple(layout.labels)}
     for name, spellings in layout.spellings.items():
-        if name in values and (unknown := [m for m in spellings.values() if m not in values[name]]):
+        codes = code_texts(recipe.missing_codes.get(name, ()))
+        if name in values and (
+            unknown := [m for m in spellings.values() if m not in (*values[name], *codes)]
+        ):
             raise BadJob(
                 f"[data]: spellings of {name!r} name {unknown[0]!r}, which is not one of its values. Known: "
                 f"{', '.join(values[name])}."
@@ -435,7 +438,7 @@ def read_party_table(
             outside=f"its file has no column {absent[0]!r}",
         )
     frame = without_rows(frame, agreed.drop_rows)
-    frame = frame.assign(**{label: respell(frame[label], agreed.spellings)})
+    frame = with_columns(frame, {label: respell(frame[label], agreed.spellings)})
     if agreed.drops_unlabeled:
         frame = frame[frame[label].notna()].reset_index(drop=True)
     if not len(frame):

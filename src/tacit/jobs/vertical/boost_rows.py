@@ -12,6 +12,7 @@ import torch
 from ...boost.rows import read_label
 from ...data.cells import code_texts, with_columns, without_codes
 from ...data.federation import Dataset
+from ...data.spellings import refuse_spellings
 from ...data.vertical import Columns, Vertical
 from ...errors import BadData
 from ...parameters import bad, nearest
@@ -108,6 +109,7 @@ def _from_columns(tables: Mapping[str, Columns], holder: str, objective: str) ->
             continue
         frame = c.frame.reset_index(drop=True)
         if c.recipe is not None:
+            refuse_spellings(c.recipe.spellings, OWNER)
             codes = {k: v for k, v in c.recipe.missing_codes.items() if k in frame.columns}
             frame = with_columns(frame, {k: without_codes(frame[k], v) for k, v in codes.items()})
             kept[who] = {k: code_texts(v) for k, v in codes.items()}
