@@ -262,3 +262,26 @@ def test_a_label_of_words_is_refused_by_objectives_of_numbers():
         BadData, match=r"'y' is not numeric.*or if it has classes, set objective='multiclass'"
     ):
         tacit.boost.train(words, objective="poisson", **FEW)
+
+
+def test_totals_and_spellings_of_the_label_in_job_files_are_read_as_meant(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    named = TABLE.assign(y=np.where(TABLE["y"] > 0, "yes", "no"))
+    for name, frame in parties(named).items():
+        odd = frame.assign(
+            x=frame["x"].astype(object), y=frame["y"].mask(frame.index % 3 == 0, frame["y"] + " ")
+        )
+        pd.concat([odd, odd.head(1).assign(x="Total")]).to_csv(f"{name}.csv", index=False)
+    spelled = '{ "yes " = "yes", "no " = "no" }'
+    job = '[boost]\nlabel = "y"\nlabels = ["no", "yes"]\nfeatures = ["x", "z"]\ntrees = 2\ndepth = 2\n'
+    job += '[data]\ndrop_rows = {{ x = ["Total"] }}\nspellings = {{ {} = ' + spelled.replace(
+        "{", "{{"
+    ).replace("}", "}}")
+    job += ' }}\n[parties]\na = "a.csv"\nb = "b.csv"\n'
+    Path("boost.toml").write_text(job.format("y"))
+    assert cli.main(["boost", "boost.toml", "--out", "model.json"]) == 0, capsys.readouterr().err
+    expected = tacit.boost.train(parties(named), **FEW, labels=["no", "yes"]).predict(named)
+    np.testing.assert_array_equal(tacit.boost.load("model.json").predict(named), expected)
+    Path("boost.toml").write_text(job.format("z"))
+    assert cli.main(["boost", "boost.toml", "--out", "other.json"]) == 2
+    assert "spellings of 'z', and this model does not keep them for new rows" in capsys.readouterr().err

@@ -688,3 +688,23 @@ def test_a_date_is_not_guessed_as_the_label():
     )
     assert inspect_table(frame).label == "kind"
     assert inspect_table(frame, label="death_date").label == "death_date"
+
+
+def test_a_day_that_has_not_come_written_as_a_number_is_a_stand_in():
+    days = pd.Timestamp("2015-01-01") + pd.to_timedelta(np.arange(120), unit="D")
+    written = days.strftime("%Y%m%d").astype(int).to_numpy()
+    frame = pd.DataFrame({"left": np.where(np.arange(120) % 20 == 3, 99991231, written), "y": [0, 1] * 60})
+    found = inspect_table(frame, "y")
+    assert found.settings["missing_codes"] == {"left": ["99991231"]}
+    note = next(f for f in found.findings if f.problem == "stand-in dates")
+    assert note.text == "'left' has '99991231' in 6 rows, far from its other dates."
+    known = frame.assign(left=frame["left"].where(frame["left"] != 99991231))
+    declared = {"label": "y", "test_fraction": 0, **found.settings}
+    rows, blank = (
+        data.from_frame(frame, **declared),
+        data.from_frame(known, **declared | {"missing_codes": None}),
+    )
+    np.testing.assert_array_equal(rows.rows.x, blank.rows.x)
+    # numbers of eight digits that are no days, and days of many far years
+    for other in (written * 7 + 13, written + 80_000_000):
+        assert "dates" not in inspect_table(frame.assign(left=other), "y").settings

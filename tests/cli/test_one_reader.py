@@ -490,6 +490,8 @@ labels = ["nö", "ja"]
 numbers = ["größe", "gewicht"]
 [model]
 name = "logistic"
+[train]
+rounds = 1
 """
 
 
@@ -524,6 +526,25 @@ def test_one_party_of_several_reads_its_own_file_by_its_own_options(
         ):
             got, out, err = run(capsys, *check, *options)
             assert (got, message in out) == (code, True), out + err
+        party = ("party", "--kit")
+        roles = [
+            Role(place.folder, "server", *party, "kits/server", "party.toml", "--out", "run"),
+            Role(place.folder, "nord", *party, "kits/nord", "--data", german, *GERMAN),
+            Role(place.folder, "sued", *party, "kits/sued", "--data", "süd.csv"),
+        ]
+        for role in roles:
+            assert role.wait() == 0, role.log.read_text()
+        # its model reads new files of the party as it read the one it was trained on; nobody else knows how
+        for model, options in (("kits/nord/state/model", ()), ("kits/sued/state/model", GERMAN)):
+            out = f"{model.split('/')[1]}-scores.csv"
+            code, _, err = run(capsys, "predict", model, german, "--out", out, *options)
+            assert code == 0, err
+        known = {
+            where: json.loads((place.folder / where / "pipeline.json").read_text())["metadata"].get("reading")
+            for where in ("kits/nord/state/model", "kits/sued/state/model", "run")
+        }
+        own = dict(zip(("separator", "decimal", "encoding"), GERMAN[1::2]))
+        assert list(known.values()) == [own, None, None]
     finally:
         hub.process.terminate()
         hub.wait()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import tacit
+from tacit import data
 from tacit.jobs.plan_file import verb_of
 
 from .shell import EXAMPLES, ROOT, answer, provision, refused, run
@@ -158,3 +160,10 @@ def test_the_job_of_another_verb_is_named_with_its_command(folder, capsys, comma
 def test_a_job_with_a_table_too_many_is_still_of_its_own_verb(folder, capsys):
     (folder / "any.toml").write_text(RUN + '[stats]\nformula = "y ~ x"\n')
     assert "'stats' is not known here" in refused(capsys, "run", "any.toml")
+
+
+def test_one_party_and_one_round_are_not_plural() -> None:
+    rows = data.from_arrays(np.zeros((20, 2)), np.arange(20) % 2, classes=2)
+    for parties, words in ((1, "1 party, 1 a round, 1 round"), (2, "2 parties, 2 a round, 1 round")):
+        outlook = tacit.plan(rows.split(parties, seed=0), model="logistic", rounds=1)
+        assert str(outlook).splitlines()[0] == words

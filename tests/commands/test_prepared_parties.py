@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import tomllib
 from dataclasses import replace
@@ -18,6 +19,7 @@ import torch
 import tacit
 from tacit import data
 from tacit.data.pipeline import PipelinePreparation
+from tacit.jobs.train.networked import FAREWELL
 from tacit.jobs.train.party_rows import read_party_table
 from tacit.protocols.sum_program import ideal
 from tests.cli.shell import Role, provision, said
@@ -136,6 +138,43 @@ def test_a_killed_client_and_a_killed_server_resume_a_preparation(place: Path) -
         (answers,) = (place / "kits" / name / "state").glob("sums-*.jsonl")
         steps = [json.loads(line)["step"] for line in answers.read_text().splitlines() if '"answer"' in line]
         assert steps == [0, 1, 2, 3, 4]
+
+
+def test_a_server_killed_after_its_last_round_gives_each_restarted_party_the_model(place: Path) -> None:
+    """The whole run is set back to its last saved round, as a server killed then leaves it, and every party is
+    started again: the server asks for no round, and sends the model once all have joined.
+    """
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+    words = ("party", "--kit", "kits/server", "job.toml")
+    models = [place / "kits" / name / "state" / "model" for name in NAMES]
+    try:
+        server = Role(place, "server", *words, "--out", "run")
+        clients = [start(place, name) for name in NAMES]
+        assert [role.wait() for role in (server, *clients)] == [0] * 4, server.log.read_text()
+        whole = tacit.load(place / "run")
+        events = (place / "run" / "events.jsonl").read_text().splitlines()
+        state = place / "run" / "state" / "state.json"
+        saved = json.loads(state.read_text())
+        last = max(i for i, line in enumerate(events) if '"kind": "round"' in line)
+        state.write_text(json.dumps(saved | {"events": last + 1}))
+        (place / "run" / "state" / FAREWELL).unlink()
+        for model in models:
+            shutil.rmtree(model)
+        server = Role(place, "server", *words, "--resume", "run")
+        clients = [start(place, name) for name in NAMES]
+        assert [role.wait() for role in (server, *clients)] == [0] * 4, server.log.read_text()
+        assert (place / "run" / "state" / FAREWELL).exists()
+        # set back further, to before the end was written: parties that read Stop are not awaited
+        state.write_text(json.dumps(json.loads(state.read_text()) | {"events": last + 1}))
+        assert Role(place, "server", *words, "--resume", "run").wait() == 0
+    finally:
+        hub.process.terminate()
+        hub.wait()
+    for folder in (place / "run", *models):
+        again = tacit.load(folder)
+        assert again.pipeline == whole.pipeline
+        for k, v in whole.model.state_dict().items():
+            assert torch.equal(again.model.state_dict()[k], v)
 
 
 def test_with_two_parties_the_job_must_allow_the_sums(

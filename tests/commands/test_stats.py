@@ -87,20 +87,23 @@ def test_three_real_parties_compute_the_table_of_the_pooled_rows(place: Path) ->
 
 
 def test_real_parties_fit_models_of_their_sites(place: Path) -> None:
-    """Two models under one contract; every party knows its own place by its kit."""
+    """Two models under one contract; every party knows its own place by its kit. A line of totals below the
+    rows of each file is left out.
+    """
     provision(*CLIENTS)
+    totals = '[data]\ndrop_rows = { age = ["Total"] }\n'
     (place / "meta.toml").write_text(
-        '[stats]\nformula = "sick ~ age"\nopen_sites = true\neffects = "fixed"\nlevels = {}\n'
+        '[stats]\nformula = "sick ~ age"\nopen_sites = true\neffects = "fixed"\nlevels = {}\n' + totals
     )
     frames = {}
     for name in CLIENTS:
         frames[name] = heart()[name][["age"]].assign(sick=(heart()[name]["disease"] == "yes").astype(int))
-        frames[name].to_csv(f"{name}.csv", index=False)
+        (place / f"{name}.csv").write_text(frames[name].to_csv(index=False) + f"Total,{len(frames[name])}\n")
     hub = Role(place, "hub", "hub", "--kit", "kits/hub")
     try:
         roles = [start(place, n, "meta.toml", "meta", "--json") for n in ("server", *CLIENTS)]
         assert [role.wait() for role in roles] == [0] * 4, [role.log.read_text() for role in roles]
-        (place / "site.toml").write_text('[stats]\nformula = "sick ~ age + C(site)"\n')
+        (place / "site.toml").write_text('[stats]\nformula = "sick ~ age + C(site)"\n' + totals)
         fixed = [start(place, n, "site.toml", "glm", "--json") for n in ("server", *CLIENTS)]
         assert [role.wait() for role in fixed] == [0] * 4, [role.log.read_text() for role in fixed]
     finally:

@@ -2,11 +2,12 @@
 Tests run the parts of a page that are independent of each other (parts.py) as separate sessions.
 
 `python -m tests.docs.session` writes the current output of the snippets into the pages, and updates the tables of
-the reference. Review the diff before you commit it.
+the reference; with names of pages, like `coming-from.md`, only those. Review the diff before you commit it.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import os
@@ -106,10 +107,23 @@ def refreshed(page: Path) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.docs.session",
+        description="Write the current output of the snippets into the pages of the documentation, and update "
+        "the tables of the reference.",
+    )
+    known = {page.name: page for page in PAGES}
+    parser.add_argument(
+        "pages", nargs="*", metavar="PAGE", help="a page, like coming-from.md; none: all pages"
+    )
+    asked = parser.parse_args(words).pages
+    if unknown := [name for name in asked if Path(name).name not in known]:
+        parser.error(f"there is no page {unknown[0]!r}; the pages are {', '.join(known)}")
     os.environ |= {"COLUMNS": "200", "TACIT_DATA": str(DATA)}
-    tables.main()
-    for page in PAGES:
+    pages = [known[Path(name).name] for name in asked] or PAGES
+    tables.main(pages)
+    for page in pages:
         new = refreshed(page)
         if new != page.read_text():
             page.write_text(new)

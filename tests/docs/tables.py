@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import tacit
@@ -217,8 +218,8 @@ def filled(text: str) -> str:
     return MARK.sub(lambda m: m[1] + TABLES[m[2]]() + m[3], text)
 
 
-def main() -> None:
-    for page in PAGES:
+def main(pages: Iterable[Path] = PAGES) -> None:
+    for page in pages:
         old = page.read_text()
         if (new := filled(old)) != old:
             page.write_text(new)

@@ -15,11 +15,15 @@ import torch
 from torch import nn
 
 import tacit
-from tacit import algorithms, data, guard, pace
+from tacit import algorithms, data, guard, models, pace
 from tacit.errors import BadParameter, BadRun, PartyFailed
-from tacit.jobs.train import networked
+from tacit.jobs.train import networked, training
 from tacit.jobs.train.client_memory import Memory
 from tacit.jobs.train.party_rows import load_rows, save_rows
+from tacit.jobs.train.training import KEPT
+
+# steps so long that two networks have their best rounds apart
+UNEVEN = {"algorithm": algorithms.FedAvg(lr=10.0), "rounds": 9, "min_rows": 1, "seed": 1}
 
 
 def federation(parties: int = 3) -> data.Federation:
@@ -134,6 +138,45 @@ def test_a_server_stopped_during_an_evaluation_resumes_with_that_model(
     assert tested == (
         [1, 3] if "guard" in options else [1, 2, 3]
     )  # a hidden sum of counts was opened, and is not opened again
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"algorithm": algorithms.FedAvg(lr=1e-9), "patience": 1, "rounds": 9}, "round"),
+        ({"pace": pace.SAFA(fraction=1.0), "per_round": None, "rounds": 2}, "round"),
+        ({"model": models.MLP((4,), members=2), "patience": 1, "stop_by": "loss", **UNEVEN}, KEPT),
+    ],
+    ids=["early", "last, paced", "of several rounds"],
+)
+def test_a_run_stopped_after_its_last_state_was_saved_resumes_and_its_parties_end(
+    options: dict[str, Any], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No round is left to ask anybody for, so that nothing but the end of the run waits for the parties."""
+    whole = train("inprocess", **options)
+    last = max(e["round"] for e in whole.events if e["kind"] == "round")
+    assert last < 9
+    assert (KEPT in {e["kind"] for e in whole.events}) == ("stop_by" in options)
+    save = training.Training._save
+
+    def stop(self: Any, i: int, r: int, force: bool) -> None:
+        save(self, i, r, force)
+        if r == last and kind in {e["kind"] for e in self.journals[i].events if e.get("round") == last}:
+            raise RuntimeError("stopped on purpose")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training.Training, "_save", stop)
+        with pytest.raises(RuntimeError, match="stopped on purpose"):
+            train(tacit.Processes(), **options, out=tmp_path / "run")
+    before = json.loads((tmp_path / "run" / "state" / "state.json").read_text())
+    assert before["round"] == last
+    resumed = train(tacit.Processes(), **options, out=tmp_path / "run", resume=True)
+    assert (vector(whole) - vector(resumed)).abs().max() <= 1e-6
+    assert resumed.metrics["loss"] == pytest.approx(whole.metrics["loss"])
+    kinds = [e["kind"] for e in whole.events if e["kind"] != "note"]
+    assert [e["kind"] for e in resumed.events if e["kind"] != "note"] == kinds
+    stops = {s.party: s.count for s in resumed.ledger.seen if s.kind == "Stop"}
+    assert stops == dict.fromkeys(federation().parties, 1)
 
 
 def test_a_client_remembers_the_last_round_from_before_and_after(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from tests.stats.test_departures import GLM
 from tests.stats.test_departures import TABLES as PATIENTS
 
 NOON = datetime(2026, 11, 18, 12, 0)  # a Wednesday
+SOME = 'columns = ["age", "chol", "sick"]'
 TABLES = {"train": {"seed": 1, "rounds": 3}, "server": "s"}
 REQUEST = Request(
     "party",
@@ -216,6 +217,13 @@ def attack(
         ('guards = ["Noise"]', GUARDED, "it lacks Noise (guards)"),
         ('coordinators = ["boss"]', GUARDED, "'server' may not ask"),
         ('columns = ["age", "sick"]', GUARDED, "it reads 'chol', which is not allowed"),
+        # columns that choose rows are read as well
+        (SOME, GUARDED.replace("[model]", 'drop_rows = { ward = ["7"] }\n[model]'), "it reads 'ward', which"),
+        (
+            SOME,
+            GUARDED.replace("[model]", 'group = "ward"\n[model]'),
+            "it reads 'ward', which is not allowed",
+        ),
         ("epsilon = 1.0", JOB + LOCAL_NOISE + "epsilon = 4.0\n", "it has ε = 4, and at most 1 is allowed"),
         ("epsilon = 9.0", JOB + LOCAL_NOISE + "multiplier = 4.0\n", "it has no ε that this party enforces"),
         ("min_parties = 5", GUARDED, "it has 4 parties, and 5 are required"),

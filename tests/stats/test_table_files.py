@@ -108,3 +108,39 @@ def test_codes_declared_in_a_job_are_missing_values(noise, tmp_path, monkeypatch
     )  # 11 σ
     (tmp_path / "job.toml").write_text(f'[stats]\nlabel = "sick"\n{data}[parties]\n{files}')
     assert "missing_codes must be in [stats]" in refused(capsys, "stats", "woe", "job.toml")
+
+
+@pytest.mark.parametrize("noise", ["", "epsilon = 5000.0\nbounds = { age = [0, 100] }\n"])
+def test_spellings_and_lines_of_totals_declared_in_a_job_are_read_as_meant(
+    noise, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    for name, frame in FED.items():
+        spelled = frame.assign(
+            age=frame["age"].astype(object), arm=frame["arm"].where(frame.index % 3 != 0, "None ")
+        )
+        spelled.loc[len(spelled)] = [
+            f"Total of {name}" if c == "age" else spelled[c].iloc[0] for c in spelled
+        ]
+        spelled.to_csv(f"{name}.csv", index=False)
+    files = "".join(f'{name} = "{name}.csv"\n' for name in FED)
+    totals = ", ".join(f'"Total of {name}"' for name in FED)
+    data = f'[data]\nspellings = {{ arm = {{ "None " = "none" }} }}\ndrop_rows = {{ age = [{totals}] }}\n'
+    arms = "categories = { arm = ['none', 'drug_a & b'] }\n"
+    query = f'[stats]\nnumbers = ["age"]\n{arms}{noise}{data}[parties]\n{files}'
+    (tmp_path / "job.toml").write_text(query)
+    code, _, err = run(capsys, "stats", "describe", "job.toml", "--out", "table.csv")
+    assert code == 0, err
+    found = pd.read_csv("table.csv")
+    ages = pd.concat(frame["age"] for frame in FED.values())
+    assert found["mean"][0] == pytest.approx(ages.mean(), abs=0.2 if noise else 1e-6)
+    whole = pd.concat(f["arm"].where(f.index % 3 != 0, "none") for f in FED.values())
+    assert found.set_index("level")["n"]["none"] == pytest.approx(
+        (whole == "none").sum(), abs=2 if noise else 0
+    )
+    (tmp_path / "job.toml").write_text(query.replace("drop_rows = { age", "drop_rows = { aeg"))
+    assert "there is no column 'aeg' (drop_rows). Did you mean 'age'?" in refused(
+        capsys, "stats", "describe", "job.toml"
+    )
+    (tmp_path / "job.toml").write_text(query.replace(f"[{totals}]", '"Total"'))
+    assert "drop_rows" in refused(capsys, "stats", "describe", "job.toml")

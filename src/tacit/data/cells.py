@@ -33,6 +33,9 @@ DOTTED = r"\d{1,2}\.\d{1,2}\.\d{4}"  # written in this order only: day, month, y
 SLASHED = r"(\d{1,2}[/-]\d{1,2}[/-]\d{2,4}|\d{4}/\d{1,2}/\d{1,2})( \d{1,2}:\d{2}.*)?"
 MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"  # 3-Mar-2015, March 3, 2015
 NAMED = rf"(?i:\d{{1,2}}[- ]{MONTH}[- ]\d{{2,4}}|{MONTH} \d{{1,2}},? \d{{4}})( \d{{1,2}}:\d{{2}}.*)?"
+# of the years 2100 to 9999, in place of a day that is not known or has not come: 99991231
+FAR_DAY = r"(2[1-9]\d\d|[3-9]\d{3})(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])|9{8}"
+MOST_FAR_DAYS = 2  # different ones in a column; more are numbers of another kind
 DAY = r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])"  # written as a number: 20150301
 
 
@@ -176,13 +179,19 @@ def kind_of_moment(column: Series) -> str | None:
 
 
 def whole_days(known: Series) -> Series | None:
-    """Return numbers like 20150301 as text, if all cells of a column of many values are such days."""
+    """Return numbers like 20150301 as text, if all cells of a column of many values are such days.
+
+    A few stand-ins such as 99991231 may be among them.
+    """
     import pandas as pd
 
     if not pd.api.types.is_integer_dtype(known) and not pd.api.types.is_float_dtype(known):
         return None
     texts = pd.Series(to_text(known), dtype=str)
-    return texts if texts.nunique() > MIXED_VALUES and texts.str.fullmatch(DAY).all() else None
+    are_days = texts.str.fullmatch(DAY)
+    if texts[are_days].nunique() <= MIXED_VALUES or not (are_days | texts.str.fullmatch(FAR_DAY)).all():
+        return None
+    return texts if texts[~are_days].nunique() <= MOST_FAR_DAYS else None
 
 
 def to_moments(name: str, column: Series, format: str | None = None, can_declare: bool = True) -> Series:

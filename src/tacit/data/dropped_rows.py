@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 
-def without_rows(frame: DataFrame, drop_rows: Mapping[str, Any]) -> DataFrame:
+def without_rows(frame: DataFrame, drop_rows: Mapping[str, Any], as_text: bool = False) -> DataFrame:
     """Return the table without the rows that have one of these values in a column.
 
-    Columns whose remaining cells are all numbers become numbers: a word below them made them text.
+    Columns whose remaining cells are all numbers become numbers: a word below them made them text. Not with
+    `as_text`, where how one row is read must not depend on others.
     """
     left_out = np.zeros(len(frame), dtype=bool)
     for name, values in drop_rows.items():
@@ -26,7 +27,7 @@ def without_rows(frame: DataFrame, drop_rows: Mapping[str, Any]) -> DataFrame:
     if not left_out.any():
         return frame
     rest = frame[~left_out].reset_index(drop=True)
-    return with_columns(rest, {name: as_read(rest[name]) for name in drop_rows})
+    return rest if as_text else with_columns(rest, {name: as_read(rest[name]) for name in drop_rows})
 
 
 def as_read(column: Series) -> Series:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -71,6 +72,8 @@ def _read(name: str, texts: list[str], form: str | None) -> dict[str, Timestamp 
 
 def _is_far(text: str) -> bool:
     """Whether a date that cannot be read has a year that no date of people has: 9999, 0001."""
+    if re.fullmatch(r"\d{8}", text):  # written as a number: 99991231
+        return not 1600 <= int(text[:4]) < LATEST
     digits = "".join(c if c.isdigit() else " " for c in text).split()
     return any(len(d) == 4 and not 1600 <= int(d) < LATEST for d in digits)
 

@@ -97,7 +97,9 @@ class Outlook(JobResult):
         return render_plan(self.title, self._text().splitlines(), self.guard)
 
     def _text(self) -> str:
-        lines = [f"{self.parties} parties, {self.per_round} a round, {self.rounds} rounds"]
+        parties = f"{self.parties} {'party' if self.parties == 1 else 'parties'}"
+        rounds = f"{self.rounds} {'round' if self.rounds == 1 else 'rounds'}"
+        lines = [f"{parties}, {self.per_round} a round, {rounds}"]
         lines += [f"{s['party']} sees: {s['what']}" for s in self.sees]
         if self.spends is None:
             lines.append("no differential privacy: what the models say about any one client is not bounded")
@@ -106,7 +108,7 @@ class Outlook(JobResult):
             budget = "" if s["budget"] is None else f" (budget {s['budget']:g})"
             lines += [
                 f"ε = {s['epsilon']:.4g} at δ = {s['delta']:g}{budget} for {each(s['unit'])}, after "
-                f"{s['rounds']} rounds",
+                f"{s['rounds']} {'round' if s['rounds'] == 1 else 'rounds'}",
                 f"  by {s['mechanism']}",
                 f"  against {s['adversary']}",
                 f"  assuming {s['sampling']} sampling",

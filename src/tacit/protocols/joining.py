@@ -215,6 +215,7 @@ class Admission:
         self.durations: dict[str, float] = {}  # seconds of each client's last work
         # clients that missed a deadline: not awaited again until they reconnect or answer
         self.overdue: set[str] = set()
+        self.has_asked = False  # whether this process of the server has asked any client for anything
         self.changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -302,6 +303,7 @@ class Admission:
 
     def add_request(self, names: Sequence[str], message: Message, busy: bool) -> None:
         """Add a pending request for `names`; if `busy`, they receive no other until they send Free."""
+        self.has_asked = self.has_asked or bool(names)
         for name in names:
             self.requests.setdefault(name, {})[message.kind] = message, busy
             if name in self.processes:
@@ -363,6 +365,32 @@ class Admission:
             await self.changed.wait()
         finally:
             timer.cancel()
+
+    async def wait_for_joined(self, names: Sequence[str], within: float | None) -> None:
+        """Wait until each of `names` has its job, for `within` seconds at most: before, it reads no Stop.
+
+        Refused clients, and those that missed a deadline, are not awaited.
+        """
+        clock = self.me.clock
+        began, last_note = clock.now(), ""
+        while missing := [
+            n for n in names if n not in self.ready and n not in self.refused and n not in self.overdue
+        ]:
+            now = clock.now()
+            if within is not None and now >= began + within:
+                self.miss(missing)
+                return
+            text = f"waiting for {', '.join(map(repr, missing[:8]))}"
+            if now - began >= SOON and text != last_note:
+                self.note(text)
+                last_note = text
+            self.changed.clear()
+            pause = SOON if within is None else min(SOON, began + within - now)
+            timer = clock.at(now + pause, self.changed.set)
+            try:
+                await self.changed.wait()
+            finally:
+                timer.cancel()
 
     async def wait_for_free(self, names: Sequence[str], need: int, within: float | None) -> list[str]:
         """Return those of `names` that can be asked, at least `need`, after `within` seconds at most.

@@ -76,7 +76,7 @@ def read_job(path: str | Path, changes: list[str] | None = None) -> Query:
     for name, cls in ((WORD, BoostConfig), ("data", DataOptions), ("sums", SumOptions)):
         table = toml.table(str(file), name, tables.get(name, {}))
         read[name] = from_fields(table, cls, f"{file}, {name}", "`tacit boost` has no key")
-    refuse_codes(WORD, str(file), read["data"])
+    refuse_codes(WORD, str(file), read["data"], read[WORD].label)
     parties = toml.table(str(file), "parties", tables.get("parties", {}))
     for party, name in parties.items():
         if not isinstance(name, str):

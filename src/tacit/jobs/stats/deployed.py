@@ -17,6 +17,7 @@ from torch import Tensor
 from ... import __version__
 from ...accounting.account import Account
 from ...config import toml
+from ...data.spellings import respell_columns
 from ...errors import BadJob, BadKit, BadRun
 from ...files import write_atomic
 from ...guard.secagg import SecAgg
@@ -33,7 +34,7 @@ from .answers import AnswerFile
 from .contract import SumContract
 from .parties import Departures, coordinator, party
 from .policy import admit, read_policy
-from .queries import Query, read_query, read_rows
+from .queries import Query, read_allowed, read_query, read_rows
 from .run import run_sums
 
 if TYPE_CHECKING:
@@ -260,13 +261,10 @@ def answer_sums(
     ledger = Ledger()
 
     def read() -> Any:
-        table = read_rows(data, own.data, program)
-        if owner is not None:
-            allowed = owner.policy.columns  # a query that names another column does not find it
-            table = table[[c for c in table.columns if not allowed or c in allowed]]
-            if not isinstance(program, Private):  # a refusal would show what the ε hides
-                check_rows(owner.policy, len(table))
-        prepared = query.verb.prepare(table, kit.name)
+        table = read_allowed(data, own.data, program, () if owner is None else owner.policy.columns)
+        if owner is not None and not isinstance(program, Private):  # a refusal would show what the ε hides
+            check_rows(owner.policy, len(table))
+        prepared = query.verb.prepare(respell_columns(table, own.data.spellings), kit.name)
         admit(policy, contract, program, table, answers, folder, query.data.person, lifetime, prepared)
         return prepared
 

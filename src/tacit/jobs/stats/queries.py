@@ -24,9 +24,11 @@ from typing import Any
 
 from ...config import toml
 from ...data.cells import with_columns, without_codes
+from ...data.dropped_rows import check_drop_rows, without_rows
+from ...data.spellings import check_spellings, respell_columns
 from ...data.table_files import check_reading, reading_in
-from ...errors import BadJob
-from ...parameters import bad, choice, from_fields, real
+from ...errors import BadData, BadJob, BadParameter
+from ...parameters import bad, choice, from_fields, nearest, real
 from ...parties.ledger import Ledger
 from ...protocols.sum_program import SumProgram
 from ...results import JobResult
@@ -59,11 +61,17 @@ class DataOptions:
     ids: list[str] = field(default_factory=list)  # columns read as text
     # by column, the codes that mean "missing": -9999, "unknown"
     missing_codes: dict[str, list[float | str]] = field(default_factory=dict)
+    # by column, {written: meant}: "Y" is read as "yes"
+    spellings: dict[str, dict[str, str]] = field(default_factory=dict)
+    # by column, the values of rows that are left out: a line of totals
+    drop_rows: dict[str, list[float | str]] = field(default_factory=dict)
     person: str | None = None  # the column that identifies a row in the history of queries
     edition: str = ""  # to ask the same query again about updated tables, change it
 
     def check(self) -> None:
         check_reading("data", **reading_in(vars(self)))
+        if problems := [*check_spellings(self.spellings), *check_drop_rows(self.drop_rows)]:
+            raise BadParameter(" ".join(problems))
 
 
 @dataclass(frozen=True)
@@ -96,8 +104,9 @@ class Query:
     def agreed_data(self) -> dict[str, Any]:
         """What of the file belongs to the contract besides the program."""
         data = asdict(self.data)
-        if not self.data.missing_codes:
-            del data["missing_codes"]  # contracts of earlier versions have no such key
+        for name in ("missing_codes", "spellings", "drop_rows"):
+            if not data[name]:
+                del data[name]  # contracts of earlier versions have no such key
         return {"verb": self.word, **data, "stats": asdict(self.options)}
 
 
@@ -110,7 +119,8 @@ def read_query(word: str, path: str | Path, changes: list[str] | None = None) ->
     for name, cls in (("stats", verb.options), ("data", DataOptions), ("sums", SumOptions)):
         table = toml.table(str(file), name, tables.get(name, {}))
         read[name] = from_fields(table, cls, f"{file}, {name}", f"`tacit stats {word}` has no key")
-    refuse_codes(word, str(file), read["data"])
+    options = read["stats"]
+    refuse_codes(word, str(file), read["data"], getattr(options, "label", None))
     parties = toml.table(str(file), "parties", tables.get("parties", {}))
     for party, name in parties.items():
         if not isinstance(name, str):
@@ -119,16 +129,26 @@ def read_query(word: str, path: str | Path, changes: list[str] | None = None) ->
     return Query(verb, read["stats"], read["data"], read["sums"], files, word)
 
 
-def refuse_codes(word: str, file: str, data: DataOptions) -> None:
-    """Raise BadJob if codes of missing values are declared where the model would not keep them."""
-    if word in ("boost", "woe") and data.missing_codes:
+def refuse_codes(word: str, file: str, data: DataOptions, label: str | None = None) -> None:
+    """Raise BadJob if [data] declares what the model would have to know of new rows, and does not keep.
+
+    The spellings of the label are not of new rows.
+    """
+    if word not in ("boost", "woe"):
+        return
+    if data.missing_codes:
         table = "boost" if word == "boost" else "stats"
         raise BadJob(
             f"{file}: missing_codes must be in [{table}], because the model keeps them; move them there."
         )
+    if spelled := sorted(set(data.spellings) - {label}):
+        raise BadJob(
+            f"{file}: [data] declares spellings of {spelled[0]!r}, and this model does not keep them for new "
+            "rows: only the label can have them. Declare each spelling in `categories`, or correct the files."
+        )
 
 
-def read_rows(path: str | Path, data: DataOptions, program: Any = None) -> Any:
+def read_rows(path: str | Path, data: DataOptions, program: Any = None, spelled: bool = True) -> Any:
     """Read a party's table. For a private `program` every cell of a CSV file is text, exactly as written.
 
     The program then reads each cell as declared. Types found in the file would depend on all rows: one text
@@ -136,12 +156,33 @@ def read_rows(path: str | Path, data: DataOptions, program: Any = None) -> Any:
     """
     from ...data.table_files import read_table
 
-    if not isinstance(program, Private):
+    is_private = isinstance(program, Private)
+    if not is_private:
         table = read_table(
             path, ids=data.ids, separator=data.separator, decimal=data.decimal, encoding=data.encoding
         )
     else:
         table = read_table(path, text=True, separator=data.separator, encoding=data.encoding, least_rows=0)
         table = table if data.decimal != "," else table.apply(with_points)
+    if absent := [name for name in data.drop_rows if name not in table.columns]:
+        raise BadData(
+            f"{path}: there is no column {absent[0]!r} (drop_rows). {nearest(absent[0], list(table.columns))}"
+        )
+    table = without_rows(table, data.drop_rows, as_text=is_private)
     coded = {name: codes for name, codes in data.missing_codes.items() if name in table.columns}
-    return with_columns(table, {name: without_codes(table[name], codes) for name, codes in coded.items()})
+    table = with_columns(table, {name: without_codes(table[name], codes) for name, codes in coded.items()})
+    return respell_columns(table, data.spellings) if spelled else table
+
+
+def read_allowed(path: str | Path, data: DataOptions, program: Any, columns: Sequence[str]) -> Any:
+    """Read a party's table with the columns that its owner allows (all, if none is named), for its history.
+
+    A query that names another column does not find it, and may not choose rows by it. Each row is as its
+    file spells it: with declared spellings, the history of queries would take it for another one.
+    """
+    if hidden := [name for name in data.drop_rows if columns and name not in columns]:
+        raise BadData(
+            f"{path}: the owner's policy does not allow the column {hidden[0]!r} of drop_rows (columns)."
+        )
+    table = read_rows(path, data, program, spelled=False)
+    return table[[c for c in table.columns if not columns or c in columns]]

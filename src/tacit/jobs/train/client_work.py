@@ -492,7 +492,8 @@ class ClientWork:
             party=self.name,
             contract=self.contract.digest,
             run=self.run,
-            **reading_of(self.contract.tables["data"]),
+            # its own file's options stay here: they are in no message
+            **reading_of({**self.contract.tables["data"], **reading_in(self.data)}),
         )
         model: State = {k: v for k, v in vectors.items() if k in ("w", "buffers")}
         self.folder = write_release(

@@ -57,7 +57,8 @@ def _columns(t: Mapping[str, Any]) -> tuple[str, ...] | None:
         return None
     agreed = read_layout(t["data"])
     subgroups = (parse(text).column for text in t["train"]["subgroups"])
-    names = [*agreed.inputs, agreed.label, *(c for c in subgroups if c != PARTY)]
+    chosen_by = [*agreed.drop_rows, *filter(None, (agreed.group, agreed.time))]
+    names = [*agreed.inputs, agreed.label, *chosen_by, *(c for c in subgroups if c != PARTY)]
     return tuple(dict.fromkeys(names))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import secrets
 import tempfile
@@ -23,6 +24,7 @@ from ...data.inputs import blank_rows
 from ...data.private_preparation import PrivatePreparation
 from ...engine.task import Task
 from ...errors import BadParameter, ProtocolError, TacitError
+from ...files import write_atomic
 from ...guard import Guard, Noise
 from ...parameter_shapes import ParameterShapes
 from ...parties.ledger import Ledger, Spend
@@ -52,6 +54,8 @@ from .preparing import PartyPreparation
 from .trainer import Records, RoundRecord, RunContext
 
 __all__ = ["Deployed", "Elsewhere", "NetworkedTrainer"]
+
+FAREWELL = "farewell.json"  # in the state of a run of real parties: some may have read Stop, and ended
 
 
 def _reason(error: BaseException) -> str:
@@ -384,9 +388,7 @@ class NetworkedTrainer(MessageTrainer):
             await self._leave_small_out()
         if self.preparation is not None:
             await self._prepare(self.preparation, me)
-        is_deployed = isinstance(self.through, Deployed) and self.context.result is not None
-        farewell = partial(self._send_final, me) if is_deployed else None
-        await server(me, admission=self.admission, wrong=self.wrong, farewell=farewell)
+        await server(me, admission=self.admission, wrong=self.wrong, farewell=partial(self._farewell, me))
         if self.small:  # the others were told by the last round
             await me.send(sorted(self.small), protocol.Stop())
 
@@ -405,6 +407,23 @@ class NetworkedTrainer(MessageTrainer):
                 f"{'has' if len(self.small) == 1 else 'have'} fewer than {self.min_rows} rows (min_rows), "
                 f"and {len(left)} of {len(names)} parties are left, of {need} that are needed{why}"
             )
+
+    async def _farewell(self, me: Party) -> None:
+        """Have every party ready to read the end of the run, and send it the model.
+
+        A run that was stopped after its last round was saved asks nobody again, so nothing else waits for its
+        parties to join.
+        """
+        is_here = isinstance(self.through, Processes)
+        mark = None if self.context.directory is None else self.context.directory / "state" / FAREWELL
+        # processes of this machine start with the server; owners' may have read Stop, and ended
+        if is_here or not (self.admission.has_asked or (mark is not None and mark.exists())):
+            await self.admission.wait_for_joined(self.plan.fed.parties, self.within)
+        if not is_here:
+            if mark is not None:
+                write_atomic(mark, json.dumps({"run": self.run_id}))
+            if self.context.result is not None:
+                await self._send_final(me)
 
     async def _send_final(self, me: Party) -> None:
         """Send every party the model that the run returns: with early stopping, the best one."""
