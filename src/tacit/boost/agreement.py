@@ -27,6 +27,7 @@ from ..stats import level_sketch
 from ..stats.bounded_design import leave_out
 from ..stats.columns import _natural, numbers, text_of
 from ..stats.declared import read_declared, to_numbers
+from ..stats.level_sketch import LEVEL_ROWS
 from ..stats.recall import recall
 from ..stats.tables import check_columns
 from .bins import Bins, Feature
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from .program import BoostProgram
 
 CLASSES = ("binary", "multiclass")  # objectives whose label has classes
-LEVEL_ROWS = 2  # a value of one row is an id, or nearly one; more would cost accuracy where parties are small
 
 
 @dataclass(frozen=True)
@@ -302,18 +302,8 @@ def local(
 
 
 def count_levels(column: pd.Series) -> dict[str, int]:
-    """Return the levels of a column of one party, and how many rows have each.
-
-    A level leaves the party only if it has enough rows. A count over all parties would have to be opened to
-    be compared with a floor, and with it those of all rare values.
-    """
-    codes, values = pd.factorize(column)
-    rows = np.bincount(codes[codes >= 0], minlength=len(values)).tolist()
-    counts: dict[str, int] = {}
-    for value, count in zip(values, rows):
-        name = text_of(value)
-        counts[name] = counts.get(name, 0) + count
-    return counts
+    """Return the levels of a column of one party, and how many rows have each."""
+    return level_sketch.count_levels(column, text_of)
 
 
 def read_levels(terms: Terms, down: Down) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
