@@ -429,8 +429,13 @@ def _parse(terms: Terms, data: bytes) -> Agreed:
 # --- the coordinator ----------------------------------------------------------------------------------------
 
 
-def coordinate(program: BoostProgram) -> Generator[Down, np.ndarray, tuple[Agreed, int, int]]:
-    """Run the steps before the first tree; return (what was agreed, training rows, steps)."""
+def coordinate(
+    program: BoostProgram, owner: str = "boost"
+) -> Generator[Down, np.ndarray, tuple[Agreed, int, int]]:
+    """Run the steps before the first tree; return (what was agreed, training rows, steps).
+
+    `owner`: the query that an error about the classes names; boost.woe has no objective.
+    """
     terms, down, steps = program.about, {}, 0
     if terms.sketched:
         total = yield {}
@@ -446,7 +451,7 @@ def coordinate(program: BoostProgram) -> Generator[Down, np.ndarray, tuple[Agree
             values.sort(key=_natural)
         down = {"levels": _bytes(found)}
     levels, labels = read_levels(terms, down)
-    check_labels(terms, labels)
+    check_labels(terms, labels, owner)
     total = yield down
     steps += 1
     rows, total = int(total[0]), total[1:]
@@ -497,7 +502,8 @@ def _too_many_levels(terms: Terms, largest: int | None = None) -> BadData:
     )
 
 
-def check_labels(terms: Terms, labels: Sequence[str]) -> None:
+def check_labels(terms: Terms, labels: Sequence[str], owner: str) -> None:
+    """Raise if the label has too few or too many classes."""
     if not terms.has_classes:
         return
     rare = ""
@@ -509,6 +515,11 @@ def check_labels(terms: Terms, labels: Sequence[str]) -> None:
     if (terms.objective == "binary" and len(labels) != 2) or len(labels) < 2:
         need = "two classes" if terms.objective == "binary" else "at least two classes"
         shown = ", ".join(map(repr, labels[:6])) + (", …" if len(labels) > 6 else "")
+        if owner != "boost":
+            raise BadData(
+                f"{owner}: the label {terms.label!r} has the values {shown}; {owner} needs two outcomes. "
+                f"Join them into two in the tables, or leave out the rows of others.{rare}"
+            )
         raise BadData(
             f"boost: the label {terms.label!r} has the values {shown}; objective={terms.objective!r} needs "
             f"{need}. Use 'multiclass' for more classes, 'regression' or 'poisson' for numbers.{rare}"

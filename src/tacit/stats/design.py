@@ -228,7 +228,10 @@ def count_kinds(
         is_category = name in declared or name in categorical or not _is_numeric(column)
         kinds += [0, 1] if is_category else [1, 0]
         if is_category and name not in declared:
-            for level, rows in level_sketch.count_levels(column, plain_level).items():
+            counts = level_sketch.count_levels(column, plain_level)
+            if _are_numbers(list(counts)):  # of which most are rare, so that the sum would not show it
+                raise _refuse_numbers([name])
+            for level, rows in counts.items():
                 if rows >= least:
                     levels.append((position, json.dumps(level, ensure_ascii=False)))
     return np.concatenate([np.array(kinds, dtype=np.int64), level_sketch.encode(levels)])
@@ -279,18 +282,14 @@ def agree(
             levels[name] = tuple(sorted(found.get(name, ()), key=lambda v: (isinstance(v, str), v)))
     texts = [name for name, values in levels.items() if name not in declared and _are_numbers(values)]
     if texts:
-        raise BadData(
-            f"{owner}: {', '.join(map(repr, texts))}: nearly all of its values are numbers, and some are "
-            "text, so that every number would be a level. Replace the texts by missing values, or declare "
-            f"the levels: {propose('levels', {texts[0]: ['a', 'b']})}."
-        )
+        raise _refuse_numbers(texts, f"{owner}: ")
     few = [name for name, values in levels.items() if len(values) < 2]
     if few:
         rare = ""
         if least > 1 and any(name not in declared for name in few):
             rare = (
-                f" A level is found if a party has at least {least} rows of it (min_level_rows), unlike ids and "
-                f"dates; declare others: {propose('levels', {few[0]: ['a', 'b']})}."
+                f" A level is found if a party has at least {least} rows of it (min_level_rows), unlike ids "
+                f"and dates; declare others: {propose('levels', {few[0]: ['a', 'b']})}."
             )
         raise BadData(
             f"{owner}: the categorical column{'s' * (len(few) > 1)} {', '.join(map(repr, few))} "
@@ -306,6 +305,14 @@ def _are_numbers(values: Sequence[Scalar]) -> bool:
         return False
     numbers = [v for v in values if not isinstance(v, str) or _is_number(v)]
     return len(values) > len(numbers) > 0.8 * len(values)
+
+
+def _refuse_numbers(names: Sequence[str], owner: str = "") -> BadData:
+    return BadData(
+        f"{owner}{', '.join(map(repr, names))}: nearly all of its values are numbers, and some are text, so "
+        "that every number would be a level. Replace the texts by missing values, or declare the levels: "
+        f"{propose('levels', {names[0]: ['a', 'b']})}."
+    )
 
 
 def _is_number(text: str) -> bool:

@@ -76,9 +76,7 @@ class SiteLogrankProgram:
         design.check_columns(table, self.used)
         frame = design.complete_cases(table, self.used, self.missing)
         if step == 0:
-            kinds = design.count_kinds(
-                frame, [self.by], [self.by], self.levels or {}, self.min_level_rows
-            )
+            kinds = design.count_kinds(frame, [self.by], [self.by], self.levels or {}, self.min_level_rows)
             return np.concatenate([np.array([1, len(frame), len(table) - len(frame)]), kinds])
         agreement = design.Agreement.from_tensor(down["levels"])
         design.check_found(frame, agreement, self.levels or {}, self.min_level_rows)

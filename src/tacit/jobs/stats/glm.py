@@ -65,12 +65,12 @@ def glm(
     `robust`: "HC0", "HC1" (heteroscedasticity; HC1 is n / (n − p) times HC0 in every family, where
     statsmodels has that factor for OLS only) or "site" (clustered by party, at least 3). `firth=True`
     reduces bias and gives finite estimates for separated outcomes (logistic models). `levels` declares the
-    levels of categorical columns in their order; others are found by a sum and sorted, each if a party has at
-    least `min_level_rows` rows of it. Rows with a rarer value refuse the model: declare it, or join it with
-    others. Rows with missing values are left out and counted; `missing="error"` refuses them. `max_rounds` is 10
-    (25 with Firth). A column in which fewer than `min_count` rows differ from all others (a rare level) is
-    refused. The outcome of a binomial model is 0 and 1, or text with two values, of which `positive="yes"` is
-    the event.
+    levels of categorical columns in their order; others are found by a sum and sorted, each if a party has
+    at least `min_level_rows` rows of it. A party that has a rarer value refuses the model: declare it, or
+    join it with others. Rows with missing values are left out and counted; `missing="error"` refuses them.
+    `max_rounds` is 10 (25 with Firth). A column in which fewer than `min_count` rows differ from all others
+    (a rare level) is refused. The outcome of a binomial model is 0 and 1, or text with two values, of which
+    `positive="yes"` is the event.
 
     With `epsilon` (and `delta`), the sums are noisy, and `bounds` must declare the range of every column.
 
