@@ -272,7 +272,7 @@ def test_bad_options_and_tables_are_refused(weighed, fed, table, tmp_path):
             tacit.boost.woe(fed, **options)
     with pytest.raises(BadData, match="the event is 'maybe'; the outcomes of 'paid' are 'no' and 'yes'"):
         tacit.boost.woe(fed, label="paid", event="maybe")
-    with pytest.raises(BadData, match="objective='binary' needs two classes"):
+    with pytest.raises(BadData, match=r"boost.woe needs two outcomes. Join them into two in the tables"):
         tacit.boost.woe({n: f.dropna() for n, f in fed.items()}, label="job", features=["age"])
     with pytest.raises(BadData, match=r"boost.woe: 'a': .* rows have no 'paid'"):
         tacit.boost.woe({"a": table.assign(paid=None)}, label="paid")

@@ -26,6 +26,7 @@ from tacit.stats.newton import symmetric
 from tacit.stats.site_logrank import SiteLogrankProgram
 
 N, RARE = 120, 3  # rows, people in the rare group
+OPENED = {"min_level_rows": 1}  # all levels, so that minimum counts alone protect the rare group
 
 
 def people() -> pd.DataFrame:
@@ -167,9 +168,11 @@ def test_no_count_of_few_is_opened_by_a_search_for_frequent_values_whatever_is_a
 
 @pytest.mark.parametrize("strata", [None, "site", "sex"])
 def test_few_events_of_a_group_are_not_shown_beside_a_log_rank_test(fed, strata):
-    every = tacit.stats.logrank(fed, time="weeks", event="died", by="arm", strata=strata, min_count=1)
+    every = tacit.stats.logrank(
+        fed, time="weeks", event="died", by="arm", strata=strata, min_count=1, **OPENED
+    )
     assert 0 < every.table.loc["rare", "observed"] < 5
-    found = tacit.stats.logrank(fed, time="weeks", event="died", by="arm", strata=strata)
+    found = tacit.stats.logrank(fed, time="weeks", event="died", by="arm", strata=strata, **OPENED)
     assert found.table.loc["rare"].isna().all()
     assert found.table["observed"].isna().sum() == 2  # one alone would follow from the total
     assert found.statistic == every.statistic
@@ -179,7 +182,7 @@ def test_few_events_of_a_group_are_not_shown_beside_a_log_rank_test(fed, strata)
 @pytest.mark.parametrize("kind", ["kaplan_meier", "nelson_aalen", "aalen_johansen"])
 def test_curves_and_at_risk_tables_are_not_about_few(fed, kind):
     options = {"cause": 1, "causes": [1]} if kind == "aalen_johansen" else {}
-    found = getattr(tacit.stats, kind)(fed, time="weeks", event="died", by="arm", **options)
+    found = getattr(tacit.stats, kind)(fed, time="weeks", event="died", by="arm", **options, **OPENED)
     assert "rare" not in set(found.table["group"])
     assert ((found.table["events"] == 0) | (found.table["events"] >= 5)).all()
     assert (found.table["at_risk"] >= 5).all()
@@ -193,7 +196,7 @@ def test_a_cox_model_of_few_events_or_a_rare_level_is_refused(fed):
         tacit.stats.cox(few, "age", time="weeks", event="died")
     for strata in (None, "site"):
         with pytest.raises(QueryRefused, match=r"1 to 4 alone .* 'arm=rare'"):
-            tacit.stats.cox(fed, "age + arm", time="weeks", event="died", strata=strata)
+            tacit.stats.cox(fed, "age + arm", time="weeks", event="died", strata=strata, **OPENED)
 
 
 # --- models -------------------------------------------------------------------------------------------------
@@ -202,9 +205,9 @@ def test_a_cox_model_of_few_events_or_a_rare_level_is_refused(fed):
 @pytest.mark.parametrize("model", ["glm", "gee", "mixed"])
 def test_a_rare_level_is_refused_and_may_be_allowed(fed, model):
     with pytest.raises(QueryRefused, match=r"1 to 4 alone have another value in 'arm=rare'.*min_count=1"):
-        getattr(tacit.stats, model)(fed, "died ~ age + arm")
+        getattr(tacit.stats, model)(fed, "died ~ age + arm", **OPENED)
     if model == "glm":
-        assert "arm[T.rare]" in tacit.stats.glm(fed, "died ~ age + arm", min_count=1).params
+        assert "arm[T.rare]" in tacit.stats.glm(fed, "died ~ age + arm", min_count=1, **OPENED).params
 
 
 def test_a_rare_reference_level_and_few_events_are_refused(fed):
@@ -241,10 +244,10 @@ CODINGS = [
 @pytest.mark.parametrize("coding", CODINGS)
 def test_a_rare_level_is_found_whatever_its_contrasts(fed, coding):
     with pytest.raises(QueryRefused, match=r"'arm=rare'"):
-        tacit.stats.glm(fed, f"weeks ~ {coding}", family="gaussian")
+        tacit.stats.glm(fed, f"weeks ~ {coding}", family="gaussian", **OPENED)
     if not coding.startswith("0"):
         with pytest.raises(QueryRefused, match=r"'arm=rare'"):
-            tacit.stats.cox(fed, coding, time="weeks", event="died")
+            tacit.stats.cox(fed, coding, time="weeks", event="died", **OPENED)
 
 
 def test_a_rare_combination_of_two_levels_is_found_in_an_interaction(fed):
@@ -394,7 +397,7 @@ def test_one_patient_of_the_lung_data_alone_has_a_score_and_would_be_read_off_th
     lung = load_lung().dropna(subset=["ph.ecog", "inst"])
     fed = {f"i{k % 3}": part for k, part in lung.groupby(lung["inst"] % 3)}
     with pytest.raises(QueryRefused, match=r"ph.ecog"):
-        tacit.stats.cox(fed, "age + C(`ph.ecog`)", time="time", event="status")
+        tacit.stats.cox(fed, "age + C(`ph.ecog`)", time="time", event="status", **OPENED)
 
 
 # --- what a party's owner allows ----------------------------------------------------------------------------

@@ -328,7 +328,7 @@ def test_bad_options_say_what_is_allowed():
 def test_messages_give_the_bits_of_the_simulation():
     fed = split(fair().iloc[:200], 3)
     runs = [
-        tacit.stats.glm(fed, "any ~ age + job + C(site)", runtime=r, l2=0.01, min_count=2)
+        tacit.stats.glm(fed, "any ~ age + job + C(site)", runtime=r, l2=0.01, min_count=2, min_level_rows=1)
         for r in ("cohort", "inprocess")
     ]
     assert runs[0].summary().equals(runs[1].summary())

@@ -134,7 +134,7 @@ def test_a_party_refuses_a_coordinators_other_levels_of_the_outcome(levels):
     request = down.send(program.local(0, frame, {}))
     assert int(request["phase"]) == START
     assert len(program.local(1, frame, request))
-    with pytest.raises(BadData, match=r"exactly two|has the values|not among the agreed"):
+    with pytest.raises(BadData, match=r"exactly two|has the values|of which no party has 2 rows"):
         program.local(1, frame.copy(), request | {"levels": Agreement({"ill": levels}).to_tensor()})
 
 

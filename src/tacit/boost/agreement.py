@@ -27,6 +27,7 @@ from ..stats import level_sketch
 from ..stats.bounded_design import leave_out
 from ..stats.columns import _natural, numbers, text_of
 from ..stats.declared import read_declared, to_numbers
+from ..stats.level_sketch import LEVEL_ROWS
 from ..stats.recall import recall
 from ..stats.tables import check_columns
 from .bins import Bins, Feature
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from .program import BoostProgram
 
 CLASSES = ("binary", "multiclass")  # objectives whose label has classes
-LEVEL_ROWS = 2  # a value of one row is an id, or nearly one; more would cost accuracy where parties are small
 
 
 @dataclass(frozen=True)
@@ -302,18 +302,8 @@ def local(
 
 
 def count_levels(column: pd.Series) -> dict[str, int]:
-    """Return the levels of a column of one party, and how many rows have each.
-
-    A level leaves the party only if it has enough rows. A count over all parties would have to be opened to
-    be compared with a floor, and with it those of all rare values.
-    """
-    codes, values = pd.factorize(column)
-    rows = np.bincount(codes[codes >= 0], minlength=len(values)).tolist()
-    counts: dict[str, int] = {}
-    for value, count in zip(values, rows):
-        name = text_of(value)
-        counts[name] = counts.get(name, 0) + count
-    return counts
+    """Return the levels of a column of one party, and how many rows have each."""
+    return level_sketch.count_levels(column, text_of)
 
 
 def read_levels(terms: Terms, down: Down) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
@@ -439,8 +429,13 @@ def _parse(terms: Terms, data: bytes) -> Agreed:
 # --- the coordinator ----------------------------------------------------------------------------------------
 
 
-def coordinate(program: BoostProgram) -> Generator[Down, np.ndarray, tuple[Agreed, int, int]]:
-    """Run the steps before the first tree; return (what was agreed, training rows, steps)."""
+def coordinate(
+    program: BoostProgram, owner: str = "boost"
+) -> Generator[Down, np.ndarray, tuple[Agreed, int, int]]:
+    """Run the steps before the first tree; return (what was agreed, training rows, steps).
+
+    `owner`: the query that an error about the classes names; boost.woe has no objective.
+    """
     terms, down, steps = program.about, {}, 0
     if terms.sketched:
         total = yield {}
@@ -456,7 +451,7 @@ def coordinate(program: BoostProgram) -> Generator[Down, np.ndarray, tuple[Agree
             values.sort(key=_natural)
         down = {"levels": _bytes(found)}
     levels, labels = read_levels(terms, down)
-    check_labels(terms, labels)
+    check_labels(terms, labels, owner)
     total = yield down
     steps += 1
     rows, total = int(total[0]), total[1:]
@@ -507,7 +502,8 @@ def _too_many_levels(terms: Terms, largest: int | None = None) -> BadData:
     )
 
 
-def check_labels(terms: Terms, labels: Sequence[str]) -> None:
+def check_labels(terms: Terms, labels: Sequence[str], owner: str) -> None:
+    """Raise if the label has too few or too many classes."""
     if not terms.has_classes:
         return
     rare = ""
@@ -519,6 +515,11 @@ def check_labels(terms: Terms, labels: Sequence[str]) -> None:
     if (terms.objective == "binary" and len(labels) != 2) or len(labels) < 2:
         need = "two classes" if terms.objective == "binary" else "at least two classes"
         shown = ", ".join(map(repr, labels[:6])) + (", …" if len(labels) > 6 else "")
+        if owner != "boost":
+            raise BadData(
+                f"{owner}: the label {terms.label!r} has the values {shown}; {owner} needs two outcomes. "
+                f"Join them into two in the tables, or leave out the rows of others.{rare}"
+            )
         raise BadData(
             f"boost: the label {terms.label!r} has the values {shown}; objective={terms.objective!r} needs "
             f"{need}. Use 'multiclass' for more classes, 'regression' or 'poisson' for numbers.{rare}"

@@ -86,7 +86,7 @@ class WoeProgram:
         return np.bincount(cells.ravel(), minlength=2 * agreed.bins.cells)
 
     def coordinate(self) -> Generator[Down, np.ndarray, Weighed]:
-        agreed, rows, steps = yield from agreement.coordinate(self._before)
+        agreed, rows, steps = yield from agreement.coordinate(self._before, "boost.woe")
         labels = agreed.labels
         event = labels[1] if self.event is None else text_of(self.event)
         if event not in labels:

@@ -23,6 +23,7 @@ import torch
 from ..errors import BadData, BadParameter, MissingExtra, ProtocolError
 from ..parameters import nearest, propose
 from . import level_sketch
+from .level_sketch import LEVEL_ROWS
 
 FUNCTIONS = ("C", "I", "Q", "log", "log10", "log2", "exp", "sqrt", "abs")
 NUMPY = ("log", "log10", "log2", "log1p", "exp", "expm1", "sqrt", "abs", "square", "sin", "cos", "minimum")
@@ -205,10 +206,15 @@ def _refuse(text: str, formula: str, why: str) -> BadParameter:
 
 
 def count_kinds(
-    frame: pd.DataFrame, names: Sequence[str], categorical: Sequence[str], declared: Mapping[str, Any]
+    frame: pd.DataFrame,
+    names: Sequence[str],
+    categorical: Sequence[str],
+    declared: Mapping[str, Any],
+    least: int = LEVEL_ROWS,
 ) -> np.ndarray:
-    """Return one party's part of the agreement: for each column (number, category), and a sketch of
-    levels.
+    """Return one party's part of the agreement: for each column (number, category), and a sketch of levels.
+
+    Of columns that are not declared it has the levels of which this party has at least `least` rows.
     """
     check_columns(frame, names)
     kinds, levels = [], []
@@ -222,9 +228,12 @@ def count_kinds(
         is_category = name in declared or name in categorical or not _is_numeric(column)
         kinds += [0, 1] if is_category else [1, 0]
         if is_category and name not in declared:
-            for value in pd.unique(column.dropna()):
-                text = json.dumps(plain_level(value), ensure_ascii=False)
-                levels.append((position, text))
+            counts = level_sketch.count_levels(column, plain_level)
+            if _are_numbers(list(counts)):  # of which most are rare, so that the sum would not show it
+                raise _refuse_numbers([name])
+            for level, rows in counts.items():
+                if rows >= least:
+                    levels.append((position, json.dumps(level, ensure_ascii=False)))
     return np.concatenate([np.array(kinds, dtype=np.int64), level_sketch.encode(levels)])
 
 
@@ -248,7 +257,11 @@ def kinds_length(names: Sequence[str]) -> int:
 
 
 def agree(
-    total: np.ndarray, names: Sequence[str], declared: Mapping[str, Sequence[Scalar]], owner: str
+    total: np.ndarray,
+    names: Sequence[str],
+    declared: Mapping[str, Sequence[Scalar]],
+    owner: str,
+    least: int = LEVEL_ROWS,
 ) -> Agreement:
     """Return the agreement that follows from the sum of `count_kinds`."""
     kinds = np.asarray(total[: 2 * len(names)]).reshape(-1, 2)
@@ -269,17 +282,19 @@ def agree(
             levels[name] = tuple(sorted(found.get(name, ()), key=lambda v: (isinstance(v, str), v)))
     texts = [name for name, values in levels.items() if name not in declared and _are_numbers(values)]
     if texts:
-        raise BadData(
-            f"{owner}: {', '.join(map(repr, texts))}: nearly all of its values are numbers, and some are "
-            "text, so that every number would be a level. Replace the texts by missing values, or declare "
-            f"the levels: {propose('levels', {texts[0]: ['a', 'b']})}."
-        )
+        raise _refuse_numbers(texts, f"{owner}: ")
     few = [name for name, values in levels.items() if len(values) < 2]
     if few:
+        rare = ""
+        if least > 1 and any(name not in declared for name in few):
+            rare = (
+                f" A level is found if a party has at least {least} rows of it (min_level_rows), unlike ids "
+                f"and dates; declare others: {propose('levels', {few[0]: ['a', 'b']})}."
+            )
         raise BadData(
             f"{owner}: the categorical column{'s' * (len(few) > 1)} {', '.join(map(repr, few))} "
             f"{'have' if len(few) > 1 else 'has'} fewer than two levels at all parties together. "
-            "Leave it out: there is nothing to compare."
+            f"Leave it out: there is nothing to compare.{rare}"
         )
     return Agreement(levels)
 
@@ -290,6 +305,14 @@ def _are_numbers(values: Sequence[Scalar]) -> bool:
         return False
     numbers = [v for v in values if not isinstance(v, str) or _is_number(v)]
     return len(values) > len(numbers) > 0.8 * len(values)
+
+
+def _refuse_numbers(names: Sequence[str], owner: str = "") -> BadData:
+    return BadData(
+        f"{owner}{', '.join(map(repr, names))}: nearly all of its values are numbers, and some are text, so "
+        "that every number would be a level. Replace the texts by missing values, or declare the levels: "
+        f"{propose('levels', {names[0]: ['a', 'b']})}."
+    )
 
 
 def _is_number(text: str) -> bool:
@@ -324,6 +347,31 @@ def check_agreement(
             f"the coordinator sends levels of {', '.join(sorted({repr(n)[:60] for n in wrong}))} that the "
             "parties cannot have agreed on: they are those of another model. Nothing was sent."
         )
+
+
+def check_found(
+    frame: pd.DataFrame, agreement: Agreement, declared: Mapping[str, Any], least: int = LEVEL_ROWS
+) -> None:
+    """Raise if rows of this party have values that were not found as levels, because they are rare.
+
+    Such rows are in no level: with those of the reference level, or left out, they would bias a coefficient.
+    """
+    for name, levels in agreement.levels.items():
+        if name in declared:
+            continue
+        known = set(levels)
+        rare = [v for v in map(plain_level, pd.unique(frame[name].dropna())) if v not in known]
+        if rare:
+            why = f"of which no party has {least} rows (min_level_rows), so that no level was opened for them"
+            remedy = (
+                f"Declare the levels: {propose('levels', {name: ['a', 'b']})}; or join rare values into one "
+                "level, such as 'other', before the job"
+            )
+            shown = ", ".join(map(repr, rare[:3])) + (", …" if len(rare) > 3 else "")
+            raise BadData(
+                f"column {name!r} has values {why}: {shown}. {remedy}.",
+                outside=f"its column {name!r} has values {why}. {remedy}",
+            )
 
 
 def plain_level(value: Any) -> Scalar:

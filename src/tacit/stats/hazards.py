@@ -29,6 +29,7 @@ from ..protocols.sum_steps import BEGIN_AGAIN, Down
 from . import design, rare_rows, risk_sets
 from .concentration import sum_leverages
 from .disclosure import LEAST, check_concentration, check_saturated, count_values
+from .level_sketch import LEVEL_ROWS
 from .lifetimes import (
     COUNT_BOUND,
     FINER,
@@ -90,6 +91,7 @@ class CoxProgram:
     max_rounds: int = 25
     min_count: int = LEAST
     weights: str | None = None
+    min_level_rows: int = LEVEL_ROWS  # of one party, for a level that is found
 
     # --- what both sides know
 
@@ -227,7 +229,11 @@ class CoxProgram:
         design.check_columns(table, self.used)
         frame = design.complete_cases(table, self.used, self.missing)
         kinds = design.count_kinds(
-            frame, self.categories, [*self.variables.categorical, *self.strata], self.levels or {}
+            frame,
+            self.categories,
+            [*self.variables.categorical, *self.strata],
+            self.levels or {},
+            self.min_level_rows,
         )
         cells, rounded = np.zeros(0, dtype=np.int64), np.zeros(len(FINER), dtype=np.int64)
         if not self.by_site:
@@ -247,6 +253,7 @@ class CoxProgram:
             self.levels or {},
         )
         frame = design.complete_cases(table, self.used, self.missing)
+        design.check_found(frame, agreement, self.levels or {}, self.min_level_rows)
         names = design.term_names(self.formula, self.columns, agreement)
         keep = [k for k, name in enumerate(names) if name != INTERCEPT]
         n = len(frame)

@@ -85,7 +85,9 @@ def coordinate(program: CoxProgram) -> Generator[Down, np.ndarray, CoxEstimate]:
     """Ask for sums until the coefficients stay, and return the estimate."""
     total = yield {}
     parties, rows, dropped, events, *rounded = (int(v) for v in total[:HEAD])
-    agreement = design.agree(total[HEAD + POWERS :], program.categories, program.levels or {}, OWNER)
+    agreement = design.agree(
+        total[HEAD + POWERS :], program.categories, program.levels or {}, OWNER, program.min_level_rows
+    )
     names = program.terms(agreement)
     p = len(names)
     _check_size(program, p, events)

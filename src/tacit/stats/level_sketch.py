@@ -5,21 +5,27 @@ M. Goodrich and M. Mitzenmacher, "Invertible Bloom Lookup Tables", 2011, with su
 Every party adds each of its levels once to four cells of a table. The sum of the tables has, in each cell,
 the number of parties that added something, and the sum of what they added. A cell with one distinct level is
 recognized by its checksum and is subtracted everywhere, which leaves further cells with one level, until the
-table is empty. The sum reveals the levels and how many parties have each, and nothing else.
+table is empty. The sum reveals the levels and how many parties have each, and nothing else. A party adds a
+level only if it has enough rows of it (LEVEL_ROWS): a value of one row may be an id or a date of birth.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from ..errors import BadData
 from ..parameters import propose
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 MOST = 128  # levels of all columns together; half of what the cells could hold, so that decoding succeeds
 LONGEST = 60  # bytes of a level's text
+LEVEL_ROWS = 2  # a value of one row is an id, or nearly one; more would cost accuracy where parties are small
 _PARTS, _CELLS = 4, 96  # a level is in one cell of each part
 _WORD = 3  # bytes of an integer: 128 of them in one cell stay below 2^31
 _WORDS = LONGEST // _WORD + 1  # the first word is (column, length)
@@ -27,6 +33,7 @@ _WIDTH = 1 + 2 + _WORDS  # count, checksum, words
 LENGTH = _PARTS * _CELLS * _WIDTH
 
 Level = tuple[int, str]  # the column's position and the level's text
+V = TypeVar("V")
 
 
 class TooManyLevels(BadData):
@@ -38,6 +45,21 @@ def _too_many() -> TooManyLevels:
         f"the categorical columns have more than about {MOST} levels together, too many to discover. "
         f"Declare them: {propose('levels', {'column': ['a', 'b']})}."
     )
+
+
+def count_levels(column: pd.Series, to_level: Callable[[object], V]) -> dict[V, int]:
+    """Return the levels of a column of one party, and how many rows have each.
+
+    A level leaves the party only if it has enough rows. A count over all parties would have to be opened to
+    be compared with a floor, and with it those of all rare values.
+    """
+    codes, values = column.factorize()
+    rows = np.bincount(codes[codes >= 0], minlength=len(values)).tolist()
+    counts: dict[V, int] = {}
+    for value, count in zip(values, rows):
+        level = to_level(value)
+        counts[level] = counts.get(level, 0) + count
+    return counts
 
 
 def encode(levels: Iterable[Level]) -> np.ndarray:

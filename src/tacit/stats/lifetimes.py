@@ -23,6 +23,7 @@ from ..parameters import bad
 from ..protocols.sum_steps import BEGIN_AGAIN, Down
 from . import design
 from .columns import level_sets
+from .level_sketch import LEVEL_ROWS
 from .outcomes import RECODE
 from .recall import recall
 
@@ -240,6 +241,7 @@ class LifetimeProgram:
     levels: Mapping[str, Sequence[Any]] | None = None
     missing: str = "drop"
     owner: str = "kaplan_meier"
+    min_level_rows: int = LEVEL_ROWS  # of one party, for a level that is found
 
     @property
     def max_steps(self) -> int:
@@ -282,10 +284,13 @@ class LifetimeProgram:
         frame = recall(table, repr(self), lambda: design.complete_cases(table, self.used, self.missing))
         cells = to_cells(read_times(frame, self.time), self.grid, self.time)
         if step == 0:
-            kinds = design.count_kinds(frame, self.categories, self.categories, self.levels or {})
+            kinds = design.count_kinds(
+                frame, self.categories, self.categories, self.levels or {}, self.min_level_rows
+            )
             head = [1, len(frame), len(table) - len(frame)]
             return np.concatenate([np.array(head), count_powers(cells), kinds])
         agreement = design.Agreement.from_tensor(down["levels"])
+        design.check_found(frame, agreement, self.levels or {}, self.min_level_rows)
         groups, strata = self._shape(agreement)
         count = int(down["cells"])
         check_cells(count, self.grid)
@@ -322,7 +327,9 @@ class LifetimeProgram:
         parties, rows, dropped = (int(v) for v in total[:3])
         if rows == 0:
             raise BadData(f"{self.owner}: no party has a complete row.")
-        agreement = design.agree(total[3 + _POWERS :], self.categories, self.levels or {}, self.owner)
+        agreement = design.agree(
+            total[3 + _POWERS :], self.categories, self.levels or {}, self.owner, self.min_level_rows
+        )
         cells = cells_from_powers(total[3 : 3 + _POWERS], self.grid, self.owner)
         groups, strata = self._shape(agreement)
         k = len(self.causes)

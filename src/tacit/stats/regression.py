@@ -28,6 +28,7 @@ from .ascent import Ascent
 from .concentration import sum_leverages
 from .disclosure import LEAST, check_concentration, check_saturated, count_values
 from .glm_sums import Pieces, count_third, firth_pieces, newton_pieces
+from .level_sketch import LEVEL_ROWS
 from .newton import Scaling, check_columns, invert, is_positive, solve, symmetric, upper
 from .outcomes import find_event
 from .recall import recall
@@ -115,6 +116,7 @@ class GlmProgram:
     min_count: int = LEAST
     positive: Any = None  # the level of a text outcome that is the event
     owner: str = "glm"  # the query that errors name
+    min_level_rows: int = LEVEL_ROWS  # of one party, for a level that is found
 
     # --- what both sides know
 
@@ -243,12 +245,15 @@ class GlmProgram:
     def _describe(self, table: pd.DataFrame) -> np.ndarray:
         design.check_columns(table, self.used)
         complete = design.complete_cases(table, self.used, self.missing)
-        kinds = design.count_kinds(complete, self.columns, self.variables.categorical, self.levels or {})
+        kinds = design.count_kinds(
+            complete, self.columns, self.variables.categorical, self.levels or {}, self.min_level_rows
+        )
         return np.concatenate([np.array([1, len(complete), len(table) - len(complete)]), kinds])
 
     def _read(self, table: pd.DataFrame, agreement: design.Agreement) -> GlmRows:
         self.check_levels(table, agreement)
         frame = design.complete_cases(table, self.used, self.missing)
+        design.check_found(frame, agreement, self.levels or {}, self.min_level_rows)
         n = len(frame)
         if n == 0:
             none = np.zeros(0)

@@ -33,7 +33,7 @@ def coordinate(program: GlmProgram) -> Sums:
     """Ask for sums until the coefficients stay, and return the estimate."""
     total = yield {}
     counts = Counts(*(int(v) for v in total[:3]))
-    agreement = design.agree(total[3:], program.columns, program.levels or {}, OWNER)
+    agreement = design.agree(total[3:], program.columns, program.levels or {}, OWNER, program.min_level_rows)
     find_event(program.owner, program.positive, program.family, program.variables, agreement)
     names = program._terms(agreement)
     _check_size(program, counts, len(names))

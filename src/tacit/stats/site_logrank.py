@@ -18,6 +18,7 @@ from ..errors import BadData
 from ..protocols.sum_steps import BEGIN_AGAIN, Down
 from . import curves, design
 from .columns import level_sets
+from .level_sketch import LEVEL_ROWS
 from .lifetimes import read_events, read_times
 from .newton import symmetric, upper
 
@@ -44,6 +45,7 @@ class SiteLogrankProgram:
     weighting: str = "logrank"
     levels: Mapping[str, Sequence[Any]] | None = None
     missing: str = "drop"
+    min_level_rows: int = LEVEL_ROWS  # of one party, for a level that is found
 
     @property
     def max_steps(self) -> int:
@@ -74,9 +76,11 @@ class SiteLogrankProgram:
         design.check_columns(table, self.used)
         frame = design.complete_cases(table, self.used, self.missing)
         if step == 0:
-            kinds = design.count_kinds(frame, [self.by], [self.by], self.levels or {})
+            kinds = design.count_kinds(frame, [self.by], [self.by], self.levels or {}, self.min_level_rows)
             return np.concatenate([np.array([1, len(frame), len(table) - len(frame)]), kinds])
-        levels = design.Agreement.from_tensor(down["levels"]).levels[self.by]
+        agreement = design.Agreement.from_tensor(down["levels"])
+        design.check_found(frame, agreement, self.levels or {}, self.min_level_rows)
+        levels = agreement.levels[self.by]
         group = np.asarray(design.to_levels(frame[self.by], levels, self.by).codes, dtype=np.int64)
         times, place = np.unique(read_times(frame, self.time), return_inverse=True)
         happened = read_events(frame, self.event, (1,)) > 0
@@ -102,7 +106,7 @@ class SiteLogrankProgram:
     def coordinate(self) -> Generator[Down, np.ndarray, SiteLogrank]:
         total = yield {}
         parties, rows, dropped = (int(v) for v in total[:3])
-        agreement = design.agree(total[3:], [self.by], self.levels or {}, "logrank")
+        agreement = design.agree(total[3:], [self.by], self.levels or {}, "logrank", self.min_level_rows)
         groups = list(agreement.levels[self.by])
         g = len(groups)
         numbers = exact.decode((yield {"levels": agreement.to_tensor()}))

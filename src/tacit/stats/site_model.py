@@ -24,6 +24,7 @@ from ..protocols.sum_steps import BEGIN_AGAIN, Down, SumProgram
 from . import design
 from .clustered import FINAL, GeeProgram, MixedProgram
 from .disclosure import LEAST
+from .level_sketch import LEVEL_ROWS
 from .meta_analysis import MetaProgram
 from .regression import GlmEstimate, GlmProgram
 
@@ -44,6 +45,7 @@ class SiteModelProgram:
     max_rounds: int
     parties: Sequence[str] = ()  # meta: who has which place
     min_count: int = LEAST
+    min_level_rows: int = LEVEL_ROWS  # of one party, for a level that is found
 
     @cached_property
     def first(self) -> GlmProgram:
@@ -56,6 +58,7 @@ class SiteModelProgram:
             max_rounds=self.glm_rounds,
             min_count=self.min_count,
             owner=self.kind,
+            min_level_rows=self.min_level_rows,
         )
 
     def second(

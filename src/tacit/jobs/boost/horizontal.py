@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...boost.agreement import LEVEL_ROWS, Terms, count_levels
+from ...boost.agreement import Terms, count_levels
 from ...boost.bins import MOST_LEVELS, refuse_cells, refuse_dates, refuse_mixed, refuse_moments
 from ...boost.objectives import Custom
 from ...boost.private_program import DEPTH, PRIVATE_OBJECTIVES, PrivateBoostProgram
@@ -24,6 +24,7 @@ from ...parameters import bad, check, nearest
 from ...parties.ledger import Ledger
 from ...stats import level_sketch
 from ...stats.columns import _natural, holds_numbers, is_number, numbers, text_of
+from ...stats.level_sketch import LEVEL_ROWS
 from ...stats.tables import check_columns, check_frames, tables_of
 from ..stats.run import run_sums
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...boost.agreement import CLASSES, LEVEL_ROWS
+from ...boost.agreement import CLASSES
 from ...boost.result import BoostResult
 from ...config import toml
 from ...config.boost import BoostConfig
@@ -31,6 +31,7 @@ from ...errors import BadJob, QueryRefused
 from ...parameters import bad, choice, component, from_fields, whole
 from ...parties.ledger import Ledger
 from ...stats.columns import text_of
+from ...stats.level_sketch import LEVEL_ROWS
 from ..stats.queries import DataOptions, Query, StatsVerb, SumOptions, refuse_codes
 from .horizontal import conclude, declared_terms, make_program
 

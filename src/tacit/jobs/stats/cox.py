@@ -11,6 +11,7 @@ from ...stats.design import check_formula, read_formula
 from ...stats.hazards import CoxProgram
 from ...stats.hazards_coordinator import CoxEstimate
 from ...stats.hazards_result import CoxModel
+from ...stats.level_sketch import LEVEL_ROWS
 from ...stats.lifetimes import check_grid
 from ...stats.tables import check_frames, check_levels, check_names, to_columns
 from .describe import LEAST, check_count
@@ -38,6 +39,7 @@ def cox(
     missing: str = "drop",
     max_rounds: int = 25,
     min_count: int = LEAST,
+    min_level_rows: int = LEVEL_ROWS,
     epsilon: float | None = None,
     delta: float = DELTA,
     bounds: Mapping[str, Sequence[float]] | None = None,
@@ -62,7 +64,8 @@ def cox(
 
     `ph_transform`: time scale of the test of proportional hazards, "km" (default), "rank", "identity" or
     "log"; with strata="site", "identity" (default) or "log". A column in which fewer than `min_count` rows
-    differ from all others (a rare level), and fewer events than that, are refused.
+    differ from all others (a rare level), and fewer events than that, are refused. `levels` and
+    `min_level_rows` are as for `glm`.
 
     With `epsilon`, `delta`: hazards are constant between the points of `grid`, which lists them, and the sums
     have noise for (ε, δ)-differential privacy of one row, a person. `bounds` of numbers and `levels` of
@@ -86,6 +89,7 @@ def cox(
     program = make_program(
         formula, time, event, ties, () if by_site else columns, by_site, entry, grid, min_exits, l2,
         ph_transform, with_sites(levels, frames, frames, words), missing, max_rounds, min_count, weights,
+        min_level_rows,
     )  # fmt: skip
     found, ledger = run_sums(program, add_site(frames), runtime=runtime, guard=guard, owner="cox")
     return conclude(program, found, ledger)
@@ -95,6 +99,7 @@ def make_program(
     formula: str, time: str, event: str, ties: str, strata: tuple[str, ...], by_site: bool, entry: str | None,
     grid: Any, min_exits: int, l2: float, ph_transform: str | None, levels: Mapping[str, Sequence[Any]],
     missing: str, max_rounds: int, min_count: int = LEAST, weights: str | None = None,
+    min_level_rows: int = LEVEL_ROWS,
 ) -> CoxProgram:  # fmt: skip
     """Return the program of a model; raise BadParameter for options that are not allowed."""
     allowed = ("identity", "log") if by_site else ("km", "rank", "identity", "log")
@@ -109,10 +114,11 @@ def make_program(
     if not isinstance(l2, int | float) or not l2 >= 0:
         raise bad("cox", "l2", l2, "a number of at least 0")
     check_count("cox", "min_count", min_count)
+    check_count("cox", "min_level_rows", min_level_rows)
     read_formula(formula, response=False)
     program = CoxProgram(
         formula, time, event, ties, strata, by_site, entry, check_grid(grid, "cox"), min_exits, float(l2),
-        transform, levels, missing, max_rounds, min_count, weights,
+        transform, levels, missing, max_rounds, min_count, weights, min_level_rows,
     )  # fmt: skip
     check_levels("cox", levels, [*program.categories, SITE])
     return program

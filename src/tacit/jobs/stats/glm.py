@@ -11,6 +11,7 @@ from ...parameters import bad
 from ...parties.ledger import Ledger
 from ...stats.design import check_formula, read_formula
 from ...stats.families import make_family
+from ...stats.level_sketch import LEVEL_ROWS
 from ...stats.outcomes import check_positive
 from ...stats.regression import GlmEstimate, GlmProgram
 from ...stats.regression_result import Regression
@@ -44,6 +45,7 @@ def glm(
     missing: str = "drop",
     max_rounds: int | None = None,
     min_count: int = LEAST,
+    min_level_rows: int = LEVEL_ROWS,
     positive: str | float | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
@@ -63,10 +65,12 @@ def glm(
     `robust`: "HC0", "HC1" (heteroscedasticity; HC1 is n / (n − p) times HC0 in every family, where
     statsmodels has that factor for OLS only) or "site" (clustered by party, at least 3). `firth=True`
     reduces bias and gives finite estimates for separated outcomes (logistic models). `levels` declares the
-    levels of categorical columns in their order; others are discovered by a sum and sorted. Rows with missing
-    values are left out and counted; `missing="error"` refuses them. `max_rounds` is 10 (25 with Firth). A
-    column in which fewer than `min_count` rows differ from all others (a rare level) is refused. The outcome
-    of a binomial model is 0 and 1, or text with two values, of which `positive="yes"` is the event.
+    levels of categorical columns in their order; others are found by a sum and sorted, each if a party has
+    at least `min_level_rows` rows of it. A party that has a rarer value refuses the model: declare it, or
+    join it with others. Rows with missing values are left out and counted; `missing="error"` refuses them.
+    `max_rounds` is 10 (25 with Firth). A column in which fewer than `min_count` rows differ from all others
+    (a rare level) is refused. The outcome of a binomial model is 0 and 1, or text with two values, of which
+    `positive="yes"` is the event.
 
     With `epsilon` (and `delta`), the sums are noisy, and `bounds` must declare the range of every column.
 
@@ -80,6 +84,7 @@ def glm(
     program = make_program(
         formula, family, link, alpha, weights, weight_kind, offset, exposure, l2, l1, firth, robust,
         with_sites(levels, frames, tables, formula), missing, max_rounds, min_count, positive,
+        min_level_rows,
     )  # fmt: skip
     if epsilon is not None or delta is not None or bounds is not None:
         from .private_glm import fit_private
@@ -93,15 +98,17 @@ def make_program(
     formula: str, family: str, link: str | None, alpha: float | None, weights: str | None, weight_kind: str,
     offset: str | None, exposure: str | None, l2: float, l1: float, firth: bool, robust: str | None,
     levels: Mapping[str, Sequence[Any]], missing: str, max_rounds: int | None, min_count: int = LEAST,
-    positive: Any = None,
+    positive: Any = None, min_level_rows: int = LEVEL_ROWS,
 ) -> GlmProgram:  # fmt: skip
     """Return the program of a model; raise BadParameter for options that are not allowed."""
     rounds = (25 if firth else 10) if max_rounds is None else max_rounds
     check_count("glm", "min_count", min_count)
+    check_count("glm", "min_level_rows", min_level_rows)
     program = GlmProgram(
         formula, make_family(family, link, alpha).name, link, alpha, weights, weight_kind, offset, exposure,
         _check_penalty("l2", l2), _check_penalty("l1", l1), firth, robust, levels, missing, rounds,
         min_count, check_positive("glm", positive, family, read_formula(formula, response=True)),
+        min_level_rows=min_level_rows,
     )  # fmt: skip
     check_options(program)
     return program

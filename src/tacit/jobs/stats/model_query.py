@@ -5,8 +5,8 @@
     family = "binomial"                           time = "days"
     levels = { sex = ["f", "m"] }                 event = "died"
 
-Levels that are not declared are discovered by a sum over all parties. `site` is the party's name, unless its
-table has such a column.
+Levels that are not declared are found by a sum over all parties (`min_level_rows`). `site` is the
+party's name, unless its table has such a column.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 from ...errors import BadJob
 from ...parties.ledger import Ledger
 from ...stats.hazards_result import CoxModel
+from ...stats.level_sketch import LEVEL_ROWS
 from ...stats.regression_result import Regression
 from . import cox as cox_job
 from . import glm as glm_job
@@ -72,6 +73,7 @@ class GlmOptions:
     missing: str = "drop"
     max_rounds: int | None = None
     min_count: int = LEAST
+    min_level_rows: int = LEVEL_ROWS
     positive: str | float | None = None  # the level of a text outcome that is the event
     epsilon: float | None = None
     delta: float = DELTA
@@ -84,7 +86,7 @@ def _glm(o: GlmOptions, parties: list[str]) -> Any:
     program = glm_job.make_program(
         o.formula, o.family, o.link, o.alpha, o.weights, o.weight_kind, o.offset, o.exposure, o.l2, o.l1,
         o.firth, o.robust, levels, o.missing, o.max_rounds,
-        o.min_count, o.positive,
+        o.min_count, o.positive, o.min_level_rows,
     )  # fmt: skip
     if o.epsilon is None:
         return program
@@ -118,6 +120,7 @@ class CoxOptions:
     missing: str = "drop"
     max_rounds: int = 25
     min_count: int = LEAST
+    min_level_rows: int = LEVEL_ROWS
     epsilon: float | None = None
     delta: float = DELTA
     bounds: dict = field(default_factory=dict)  # type: ignore[type-arg]  # checked by make_private
@@ -141,6 +144,7 @@ def _cox(o: CoxOptions, parties: list[str]) -> Any:
     return cox_job.make_program(
         o.formula, o.time, o.event, o.ties, () if by_site else to_strata(o.strata), by_site, o.entry, o.grid,
         o.min_exits, o.l2, o.ph_transform, levels, o.missing, o.max_rounds, o.min_count, o.weights,
+        o.min_level_rows,
     )  # fmt: skip
 
 

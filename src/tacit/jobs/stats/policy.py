@@ -25,6 +25,7 @@ from ...stats.disclosure import (
     check_parties,
     hash_texts,
 )
+from ...stats.level_sketch import LEVEL_ROWS
 from ...stats.privacy import AboutRows, HasParameters, Private, SumsValues
 from .answers import AnswerFile
 from .contract import SumContract
@@ -45,7 +46,9 @@ class StatsPolicy:
         LEAST, least=1, doc="smallest count that a query without an ε may show (its min_count, min_cell)"
     )
     min_level_rows: int = whole(
-        2, least=1, doc="fewest rows of a party with a level that WOE finds (its min_level_rows)"
+        LEVEL_ROWS,
+        least=1,
+        doc="fewest rows of a party with a level that a sum finds (a query's min_level_rows)",
     )
     min_exits: int = whole(
         1, least=1, doc="fewest people who leave between two sums that a Cox model opens (its min_exits)"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...parties.ledger import Ledger
+from ...stats.level_sketch import LEVEL_ROWS
 from ...stats.meta_analysis import add_name
 from ...stats.regression_result import Regression
 from . import private_sites, sites
@@ -23,6 +24,7 @@ class GeeOptions:
     missing: str = "drop"
     max_rounds: int = 150
     min_count: int = LEAST
+    min_level_rows: int = LEVEL_ROWS
     epsilon: float | None = None
 
 
@@ -34,6 +36,7 @@ class MixedOptions:
     missing: str = "drop"
     max_rounds: int = 40
     min_count: int = LEAST
+    min_level_rows: int = LEVEL_ROWS
     epsilon: float | None = None
     delta: float = DELTA
     bounds: dict = field(default_factory=dict)  # type: ignore[type-arg]  # checked by make_private
@@ -49,6 +52,7 @@ class MetaOptions:
     levels: dict = field(default_factory=dict)  # type: ignore[type-arg]
     missing: str = "drop"
     min_count: int = LEAST
+    min_level_rows: int = LEVEL_ROWS
     epsilon: float | None = None
     delta: float = DELTA
     bounds: dict = field(default_factory=dict)  # type: ignore[type-arg]
@@ -76,6 +80,7 @@ def _build(kind: str) -> Any:
             1 if kind == "meta" else o.max_rounds,
             parties,
             o.min_count,
+            o.min_level_rows,
         )
 
     return build

@@ -11,6 +11,7 @@ import pandas as pd
 from ...parameters import bad
 from ...parties.ledger import Ledger
 from ...stats.design import check_formula
+from ...stats.level_sketch import LEVEL_ROWS
 from ...stats.meta_analysis import add_name, combine
 from ...stats.regression import GlmEstimate
 from ...stats.regression_result import Regression
@@ -40,6 +41,7 @@ def gee(
     missing: str = "drop",
     max_rounds: int = 150,
     min_count: int = LEAST,
+    min_level_rows: int = LEVEL_ROWS,
     epsilon: None = None,
     runtime: Any = "cohort",
     guard: Any = None,
@@ -50,7 +52,7 @@ def gee(
     """
     return _fit(
         "gee", fed, formula, family, link, levels, missing, max_rounds, min_count, (epsilon, None, None),
-        runtime, guard,
+        runtime, guard, min_level_rows=min_level_rows,
     )  # fmt: skip
 
 
@@ -63,6 +65,7 @@ def mixed(
     missing: str = "drop",
     max_rounds: int = 40,
     min_count: int = LEAST,
+    min_level_rows: int = LEVEL_ROWS,
     epsilon: float | None = None,
     delta: float | None = None,
     bounds: Mapping[str, Sequence[float]] | None = None,
@@ -77,7 +80,7 @@ def mixed(
     """
     return _fit(
         "mixed", fed, formula, family, None, levels, missing, max_rounds, min_count, (epsilon, delta, bounds),
-        runtime, guard,
+        runtime, guard, min_level_rows=min_level_rows,
     )  # fmt: skip
 
 
@@ -92,6 +95,7 @@ def meta(
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
     min_count: int = LEAST,
+    min_level_rows: int = LEVEL_ROWS,
     epsilon: float | None = None,
     delta: float | None = None,
     bounds: Mapping[str, Sequence[float]] | None = None,
@@ -108,7 +112,7 @@ def meta(
     check_meta(open_sites, effects)
     return _fit(
         "meta", fed, formula, family, link, levels, missing, 1, min_count, (epsilon, delta, bounds), runtime,
-        guard, effects,
+        guard, effects, min_level_rows,
     )  # fmt: skip
 
 
@@ -135,6 +139,7 @@ def make_program(
     max_rounds: int,
     parties: Sequence[str],
     min_count: int = LEAST,
+    min_level_rows: int = LEVEL_ROWS,
 ) -> SiteModelProgram:
     """Return the program without noise; raise BadParameter for options that are not allowed."""
     if kind == "mixed" and family not in ("gaussian", "binomial", "poisson"):
@@ -158,6 +163,8 @@ def make_program(
         missing,
         None,
         min_count,
+        None,
+        min_level_rows,
     )
     return SiteModelProgram(
         kind,
@@ -170,6 +177,7 @@ def make_program(
         max_rounds,
         tuple(sorted(parties)) if kind == "meta" else (),
         min_count,
+        min_level_rows,
     )
 
 
@@ -187,6 +195,7 @@ def _fit(
     runtime: Any,
     guard: Any,
     effects: str = "random",
+    min_level_rows: int = LEVEL_ROWS,
 ) -> Regression:
     given = check_frames(fed, kind)
     check_formula(formula)
@@ -200,7 +209,7 @@ def _fit(
         estimate, ledger = run_sums(noisy, frames, runtime=runtime, guard=guard, owner=kind)
         return conclude_private(noisy, estimate, ledger, effects)
     program = make_program(
-        kind, formula, family, link, declared, missing, max_rounds, list(frames), min_count
+        kind, formula, family, link, declared, missing, max_rounds, list(frames), min_count, min_level_rows
     )
     found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=kind)
     return conclude(program, found, ledger, effects)

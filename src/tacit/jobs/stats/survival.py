@@ -16,6 +16,7 @@ from ...parties.ledger import Ledger
 from ...stats import curves
 from ...stats.design import plain_level
 from ...stats.disclosure import suppress
+from ...stats.level_sketch import LEVEL_ROWS
 from ...stats.lifetimes import LifetimeCounts, LifetimeProgram, check_grid
 from ...stats.site_logrank import SiteLogrank, SiteLogrankProgram
 from ...stats.survival_result import Curves, LogRank
@@ -38,6 +39,7 @@ def kaplan_meier(
     grid: float | Sequence[float] = 1.0,
     level: float = 0.95,
     min_count: int = LEAST,
+    min_level_rows: int = LEVEL_ROWS,
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
     epsilon: float | None = None,
@@ -54,7 +56,7 @@ def kaplan_meier(
 
     Rows of the table are joined until min_count people have left since the row before, with no event or
     min_count events. The estimates in a row are those of its time, from all times; `at_risk` is at the
-    beginning of the row. min_count=1 shows every time.
+    beginning of the row. min_count=1 shows every time. `levels` and `min_level_rows` are as for `glm`.
     """
     check_level("kaplan_meier", level)
     check_count("kaplan_meier", "min_count", min_count)
@@ -63,8 +65,9 @@ def kaplan_meier(
         found = private_survival.count_privately("kaplan_meier", fed, runtime, guard, **options)
         return private_survival.conclude_curves("survival", "kaplan_meier", *found, level)
     counts, ledger, notes = count_lifetimes(
-        "kaplan_meier", fed, time, event, by, (), entry, grid, (1,), levels, missing, runtime, guard
-    )
+        "kaplan_meier", fed, time, event, by, (), entry, grid, (1,), levels, missing, min_level_rows,
+        runtime, guard,
+    )  # fmt: skip
     return conclude_survival(counts, ledger, notes, level, min_count)
 
 
@@ -92,6 +95,7 @@ def nelson_aalen(
     grid: float | Sequence[float] = 1.0,
     level: float = 0.95,
     min_count: int = LEAST,
+    min_level_rows: int = LEVEL_ROWS,
     smooth: bool = True,
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
@@ -111,8 +115,9 @@ def nelson_aalen(
         found = private_survival.count_privately("nelson_aalen", fed, runtime, guard, **options)
         return private_survival.conclude_curves("hazard", "nelson_aalen", *found, level)
     counts, ledger, notes = count_lifetimes(
-        "nelson_aalen", fed, time, event, by, (), entry, grid, (1,), levels, missing, runtime, guard
-    )
+        "nelson_aalen", fed, time, event, by, (), entry, grid, (1,), levels, missing, min_level_rows,
+        runtime, guard,
+    )  # fmt: skip
     return conclude_hazard(counts, ledger, notes, level, smooth, min_count)
 
 
@@ -143,6 +148,7 @@ def aalen_johansen(
     grid: float | Sequence[float] = 1.0,
     level: float = 0.95,
     min_count: int = LEAST,
+    min_level_rows: int = LEVEL_ROWS,
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
     epsilon: float | None = None,
@@ -164,8 +170,9 @@ def aalen_johansen(
         place = plain.index(plain_level(cause))
         return private_survival.conclude_curves("incidence", "aalen_johansen", *found, level, place)
     counts, ledger, notes = count_lifetimes(
-        "aalen_johansen", fed, time, event, by, (), entry, grid, tuple(plain), levels, missing, runtime, guard
-    )
+        "aalen_johansen", fed, time, event, by, (), entry, grid, tuple(plain), levels, missing,
+        min_level_rows, runtime, guard,
+    )  # fmt: skip
     return conclude_incidence(counts, ledger, notes, level, plain.index(plain_level(cause)), min_count)
 
 
@@ -214,6 +221,7 @@ def logrank(
     weighting: str = "logrank",
     grid: float | Sequence[float] = 1.0,
     min_count: int = LEAST,
+    min_level_rows: int = LEVEL_ROWS,
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
     epsilon: float | None = None,
@@ -229,6 +237,7 @@ def logrank(
     are 1 to min_count − 1, nor those of one more group, which would follow from the total.
     """
     check_count("logrank", "min_count", min_count)
+    check_count("logrank", "min_level_rows", min_level_rows)
     if weighting not in curves.WEIGHTINGS:
         raise bad("logrank", "weighting", weighting, ", ".join(map(repr, curves.WEIGHTINGS)))
     columns = to_columns("logrank", strata)
@@ -240,12 +249,15 @@ def logrank(
         return private_survival.conclude_logrank(*private, weighting)
     frames = check_frames(fed, "logrank")
     if columns == (SITE,) and not any(SITE in f.columns for f in frames.values()):
-        program = SiteLogrankProgram(time, event, by, entry, weighting, dict(levels or {}), missing)
+        program = SiteLogrankProgram(
+            time, event, by, entry, weighting, dict(levels or {}), missing, min_level_rows
+        )
         found, ledger = run_sums(program, add_site(frames), runtime=runtime, guard=guard, owner="logrank")
         return conclude_by_site(found, ledger, weighting, min_count)
     counts, ledger, notes = count_lifetimes(
-        "logrank", fed, time, event, by, columns, entry, grid, (1,), levels, missing, runtime, guard
-    )
+        "logrank", fed, time, event, by, columns, entry, grid, (1,), levels, missing, min_level_rows,
+        runtime, guard,
+    )  # fmt: skip
     return conclude_logrank(counts, ledger, notes, weighting, min_count)
 
 
@@ -297,17 +309,19 @@ def _logrank(
 
 def count_lifetimes(
     owner: str, fed: Any, time: str, event: str, by: str | None, strata: tuple[str, ...], entry: str | None,
-    grid: Any, causes: tuple[Any, ...], levels: Any, missing: str, runtime: Any, guard: Any,
+    grid: Any, causes: tuple[Any, ...], levels: Any, missing: str, min_level_rows: int, runtime: Any,
+    guard: Any,
 ) -> tuple[LifetimeCounts, Ledger, tuple[str, ...]]:  # fmt: skip
     """Run the program of counts, and say in the ledger what grid was opened."""
     if missing not in ("drop", "error"):
         raise bad(owner, "missing", missing, "'drop' (complete cases) or 'error'")
+    check_count(owner, "min_level_rows", min_level_rows)
     frames = check_frames(fed, owner)
     check_names(owner, time=time, event=event, by_=by, entry_=entry)
     words = " ".join(filter(None, (by, *strata)))
     program = LifetimeProgram(
         time, event, by, strata, entry, check_grid(grid, owner), causes,
-        with_sites(levels, frames, frames, words), missing, owner,
+        with_sites(levels, frames, frames, words), missing, owner, min_level_rows,
     )  # fmt: skip
     check_levels(owner, program.levels or {}, program.categories)
     counts, ledger = run_sums(program, add_site(frames), runtime=runtime, guard=guard, owner=owner)

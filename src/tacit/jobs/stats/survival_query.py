@@ -10,6 +10,7 @@ from ...errors import BadJob
 from ...parties.ledger import Ledger
 from ...stats.curves import WEIGHTINGS
 from ...stats.design import plain_level
+from ...stats.level_sketch import LEVEL_ROWS
 from ...stats.lifetimes import LifetimeProgram, check_grid
 from ...stats.site_logrank import SiteLogrankProgram
 from ...stats.survival_result import Curves, LogRank
@@ -30,6 +31,7 @@ class CurveOptions:
     grid: float | list[float] = 1.0
     level: float = 0.95
     min_count: int = LEAST
+    min_level_rows: int = LEVEL_ROWS
     levels: dict = field(default_factory=dict)  # type: ignore[type-arg]  # checked by plain_levels
     missing: str = "drop"
     epsilon: float | None = None
@@ -57,6 +59,7 @@ class LogrankOptions:
     weighting: str = "logrank"
     grid: float | list[float] = 1.0
     min_count: int = LEAST
+    min_level_rows: int = LEVEL_ROWS
     levels: dict = field(default_factory=dict)  # type: ignore[type-arg]
     missing: str = "drop"
     epsilon: float | None = None
@@ -73,6 +76,7 @@ def _causes(o: Any) -> list[Any]:
 
 def _build(o: Any, parties: list[str], owner: str, strata: Sequence[str] = ()) -> Any:
     need_values(f"stats.{owner}", time=o.time, event=o.event)
+    check_count(f"stats.{owner}", "min_level_rows", o.min_level_rows)
     levels = with_parties(plain_levels(o.levels, f"stats.{owner}"), parties, o.by, *strata)
     if o.epsilon is not None:
         return private_survival.private_program(
@@ -94,6 +98,7 @@ def _counts(o: Any, strata: Sequence[str], owner: str, levels: Mapping[str, Any]
         levels,
         o.missing,
         owner,
+        o.min_level_rows,
     )
     check_levels(f"stats.{owner}", levels, program.categories)
     return program
@@ -144,7 +149,10 @@ def _ranked(o: LogrankOptions, parties: list[str]) -> Any:
         survival.check_no_strata(strata)
     if strata == (SITE,):
         levels = plain_levels(o.levels, "stats.logrank")
-        return SiteLogrankProgram(o.time, o.event, o.by, o.entry, o.weighting, levels, o.missing)
+        check_count("stats.logrank", "min_level_rows", o.min_level_rows)
+        return SiteLogrankProgram(
+            o.time, o.event, o.by, o.entry, o.weighting, levels, o.missing, o.min_level_rows
+        )
     return _build(o, parties, "logrank", strata)
 
 
