@@ -160,10 +160,26 @@ def rotate(x: Tensor, by: int) -> Tensor:
     return fold(((x & ((1 << (BITS - by)) - 1)) << by) + (x >> (BITS - by)))
 
 
+def _multiply_matrices(loops: Any, x: Tensor, y: Tensor) -> Tensor:
+    """x @ y in one pass; the loops run over columns, so there should be more of them than rows."""
+    if y.shape[-1] < x.shape[-2]:
+        return _multiply_matrices(loops, y.mT, x.mT).mT
+    batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    words = (
+        t.expand(*batch, *t.shape[-2:]).contiguous().reshape(-1, *t.shape[-2:]).numpy().view(np.uint64)
+        for t in (x, y)
+    )
+    out = np.empty((math.prod(batch), x.shape[-2], y.shape[-1]), np.uint64)
+    loops.matmul(*words, out)
+    return torch.from_numpy(out.view(np.int64)).reshape(*batch, *out.shape[1:])
+
+
 def matmul(x: Tensor, y: Tensor) -> Tensor:
-    """x @ y: Σ 2^(21(i+j)) · x_i y_j over limbs, exact in float64; long sums are split."""
+    """x @ y; without compiled loops Σ 2^(21(i+j)) · x_i y_j over limbs, exact in float64, long sums split."""
     if x.is_meta:
         return torch.matmul(x, y)
+    if (loops := _loops(x, y)) is not None and x.dim() > 1 < y.dim():
+        return _multiply_matrices(loops, x, y)
     if x.shape[-1] > LONGEST:
         if y.dim() == 1:
             return matmul(x, y[:, None])[..., 0]
