@@ -110,7 +110,8 @@ def _compute_one(loop: Any, x: Tensor, *options: int) -> Tensor:
 def _compute_both(name: str, x: Tensor, y: Tensor) -> Tensor | None:
     if (loops := _loops(x, y)) is None:
         return None
-    shape = torch.broadcast_shapes(x.shape, y.shape)
+    # torch.broadcast_shapes takes longer than the loop for some thousand numbers
+    shape = x.shape if x.shape == y.shape else torch.Size(np.broadcast_shapes(x.shape, y.shape))
     is_number = not any(y.stride()) and y.numel() > 0  # one for all
     factors = y.flatten()[:1] if is_number else y.expand(shape).contiguous()
     out = np.empty(math.prod(shape), np.uint64)
@@ -207,12 +208,54 @@ def bilinear(op: Bilinear, x: Tensor, y: Tensor) -> Tensor:
 
 def from_words(words: Tensor) -> Tensor:
     """Map uniform 64-bit words to elements that are uniform up to 2^-61: the upper 61 bits, with p as 0."""
+    if (loops := _loops(words)) is not None:
+        return _compute_one(loops.from_words, words)
     x = (words >> 3) & P
     return torch.where(x == P, 0, x)
 
 
+def _words(x: Tensor) -> np.ndarray:
+    return x.contiguous().numpy().view(np.uint64)
+
+
+def weigh_errors(values: Tensor, tags: Tensor, key: Tensor, weights: Tensor) -> Tensor:
+    """Σ weight · (tag − key · value), a number."""
+    values, tags = values.flatten(), tags.flatten()
+    if (loops := _loops(values, tags, weights)) is not None:
+        found = loops.weigh_errors(_words(values), _words(tags), np.uint64(int(key)), _words(weights))
+        return torch.tensor(int(found))
+    errors = sub(tags, mul(values, key.expand_as(values)))
+    return total(mul(errors.cpu(), weights), 0)
+
+
+def finish_sign(
+    x: Tensor, beta: Tensor, beta_r: Tensor, c: Tensor, row: np.ndarray, one: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A comparison's [t + (1 − 2t)·β] and [t·x + (1 − 2t)·(c·β − βr)], from t in a row of bits.
+
+    Tagged tensors, [2, …]; `one` has this party's shares of 1.
+    """
+    if (loops := _loops(x)) is not None:
+        bit, positive = np.empty((2, c.numel()), np.uint64), np.empty((2, c.numel()), np.uint64)
+        parts = (_words(t).reshape(2, -1) for t in (x, beta, beta_r))
+        loops.finish_sign(*parts, _words(c).reshape(-1), row, _words(one), bit, positive)
+        first, second = (torch.from_numpy(t.view(np.int64)).reshape(x.shape) for t in (bit, positive))
+        return first, second
+    bits = np.unpackbits(row, count=c.numel(), bitorder="little").reshape(tuple(c.shape))
+    t = torch.from_numpy(bits).bool().to(c.device).expand(2, *c.shape)
+    product = sub(mul(beta, c.expand_as(beta)), beta_r)
+    ones = one.reshape(2, *[1] * c.dim()).expand_as(beta)
+    return torch.where(t, sub(ones, beta), beta), torch.where(t, sub(x, product), product)
+
+
+def _are_outside(x: Tensor) -> bool:
+    if x.device.type != "cpu":
+        return bool(((x < 0) | (x >= P)).any())
+    return int(x.numpy().view(np.uint64).max()) >= P  # as unsigned words, negative numbers are larger
+
+
 def check_elements(x: Tensor, who: str) -> Tensor:
     """Return numbers that another party sent, after checking that they are field elements."""
-    if x.dtype is not torch.int64 or (x.numel() and bool(((x < 0) | (x >= P)).any())):
+    if x.dtype is not torch.int64 or (x.numel() and _are_outside(x)):
         raise ProtocolError(f"{who} sent numbers outside 0 … 2^61 − 2, which are not elements of the field.")
     return x

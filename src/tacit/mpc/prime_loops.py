@@ -119,3 +119,35 @@ def matmul(x, y, out):
                     )
                 for j in range(width):
                     out[batch, i, begin + j] = fold(sums[j])
+
+
+@compile_loop
+def from_words(x, out):
+    for i in range(out.shape[0]):
+        word = x[i] >> U(3)
+        out[i] = NONE if word == P else word
+
+
+@compile_loop
+def weigh_errors(values, tags, key, weights):
+    """Σ weight · (tag − key · value)."""
+    total = NONE
+    for i in range(values.shape[0]):
+        error = fold(tags[i] + (P - multiply(values[i], key)))
+        total = fold(total + multiply(error, weights[i]))
+    return total
+
+
+@compile_loop
+def finish_sign(x, beta, beta_r, c, row, one, bit, positive):
+    """Step 6 of a comparison (`tagged_bits.py`), on shares and tags [2, numbers]; t is a row of bits."""
+    for part in range(2):
+        for i in range(c.shape[0]):
+            b = beta[part, i]
+            product = fold(multiply(b, c[i]) + (P - beta_r[part, i]))
+            if row[i >> 3] >> (i & 7) & 1:
+                bit[part, i] = fold(one[part] + (P - b))
+                positive[part, i] = fold(x[part, i] + (P - product))
+            else:
+                bit[part, i] = b
+                positive[part, i] = product

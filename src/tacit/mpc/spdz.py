@@ -48,7 +48,7 @@ def _combine(
     e: Tensor,
     f: Tensor,
 ) -> TaggedShare:
-    """[c] + e ∘ ([b] + f) + [a] ∘ f; the sum with a public f has it in one party's share, and α_i·f in tags."""
+    """[c] + e ∘ ([b] + f) + [a] ∘ f: e ∘ f has no product of its own, neither for shares nor for tags."""
     b = b + ctx.public(f, b)
     return c + (_multiply_second(op, e, b) + _multiply_first(op, a, f))
 
