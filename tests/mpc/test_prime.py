@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -83,3 +84,39 @@ def test_compiled_loops_compute_the_same(monkeypatch):
             found[-1] += [prime.fold(x + x), prime.fold(torch.tensor([2**63 - 1]))]
             found[-1] += [prime.rotate(x[::3], by) for by in (0, 1, 21, 60, 84)]
         assert all(torch.equal(a, b) for a, b in zip(*found))
+
+
+def draw(*shape, seed=0):
+    return torch.randint(0, P, shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        (draw(3, 9), draw(9, 300, seed=1)),  # more columns than are added up together
+        (draw(40, 6), draw(6, 2, seed=1)),  # more rows than columns
+        (draw(2, 1, 3, 5), draw(4, 5, 6, seed=1)),
+        (torch.full((2, 103), P - 1), torch.full((103, 3), P - 1)),  # every half is full
+    ],
+)
+def test_compiled_matrix_products_are_exact(monkeypatch, x, y):
+    pytest.importorskip("numba")
+    monkeypatch.setattr(prime, "COMPILED", 1)
+    expected = np.matmul(x.numpy().astype(object), y.numpy().astype(object)) % P
+    assert prime.matmul(x, y).tolist() == expected.tolist()
+
+
+def test_compiled_steps_of_the_check_and_of_comparisons_compute_the_same(monkeypatch):
+    pytest.importorskip("numba")
+    x, beta, beta_r = (draw(2, 3, 7, seed=k) for k in range(3))
+    c, row, one = draw(3, 7, seed=3), np.array([0b10110001, 0xFF, 0b01010], np.uint8), draw(2, seed=4)
+    words = torch.tensor([-1, 0, 7, 8, -8, -9, 2**63 - 1])
+    found = []
+    for least in (1, 1 << 60):
+        monkeypatch.setattr(prime, "COMPILED", least)
+        steps = [*prime.finish_sign(x, beta, beta_r, c, row, one), prime.from_words(words)]
+        steps.append(prime.weigh_errors(c, x[0], torch.tensor(P - 2), beta[0].flatten()))
+        found.append([step.tolist() for step in steps])
+    assert found[0] == found[1]
+    errors = zip(x[0].flatten().tolist(), c.flatten().tolist(), beta[0].flatten().tolist())
+    assert found[0][-1] == sum((tag + 2 * value) * weight for tag, value, weight in errors) % P

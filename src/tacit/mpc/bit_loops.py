@@ -267,13 +267,20 @@ def _multiply_vectors(public, vectors, psi, theta, at_public, message, begins, a
             for term in range(terms):
                 for begin in range(0, blocks, 64):
                     gather(public, at_public[begins[row] + term], begin, w, block)
-                    for s in range(here):
-                        bits = block[s]
-                        for place in range(begin // 8, min(begin // 8 + 8, places)):
-                            at = bits & U(255)
-                            bits >>= U(8)
-                            for k in range(count):
-                                buckets[term, place, at, k] ^= values[s, k]
+                    for place in range(begin // 8, min(begin // 8 + 8, places)):
+                        table = buckets[term, place]
+                        if count == 2:  # two parties
+                            for s in range(here):
+                                at = block[s] & U(255)
+                                block[s] >>= U(8)
+                                table[at, 0] ^= values[s, 0]
+                                table[at, 1] ^= values[s, 1]
+                        else:
+                            for s in range(here):
+                                at = block[s] & U(255)
+                                block[s] >>= U(8)
+                                for k in range(count):
+                                    table[at, k] ^= values[s, k]
         for k in range(count):
             for term in range(terms):
                 weight = psi[message[begins[row] + term]]

@@ -201,9 +201,9 @@ def extend(values: np.ndarray, axis: int) -> np.ndarray:
 def interpolate(rho: np.ndarray, ends: int) -> np.ndarray:
     """The weights at ρ of values at {0, 1}^m (ends = 2, multilinear) or {0, 1, ∞}^m (3, of degree 2)."""
     found = np.ones(1, np.uint64)
-    for x in rho:
-        each = np.array([x ^ np.uint64(1), x, x ^ multiply(x, x)], np.uint64)[:ends]
-        found = multiply(found[:, None], each[None]).reshape(-1)
+    each = np.stack([rho ^ np.uint64(1), rho, rho ^ multiply(rho, rho)], 1)[:, :ends]
+    for ends_of_one in each:
+        found = multiply(found[:, None], ends_of_one[None]).reshape(-1)
     return found
 
 

@@ -110,7 +110,8 @@ def _compute_one(loop: Any, x: Tensor, *options: int) -> Tensor:
 def _compute_both(name: str, x: Tensor, y: Tensor) -> Tensor | None:
     if (loops := _loops(x, y)) is None:
         return None
-    shape = torch.broadcast_shapes(x.shape, y.shape)
+    # torch.broadcast_shapes takes longer than the loop for some thousand numbers
+    shape = x.shape if x.shape == y.shape else torch.Size(np.broadcast_shapes(x.shape, y.shape))
     is_number = not any(y.stride()) and y.numel() > 0  # one for all
     factors = y.flatten()[:1] if is_number else y.expand(shape).contiguous()
     out = np.empty(math.prod(shape), np.uint64)
@@ -160,10 +161,26 @@ def rotate(x: Tensor, by: int) -> Tensor:
     return fold(((x & ((1 << (BITS - by)) - 1)) << by) + (x >> (BITS - by)))
 
 
+def _multiply_matrices(loops: Any, x: Tensor, y: Tensor) -> Tensor:
+    """x @ y in one pass; the loops run over columns, so there should be more of them than rows."""
+    if y.shape[-1] < x.shape[-2]:
+        return _multiply_matrices(loops, y.mT, x.mT).mT
+    batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    words = (
+        t.expand(*batch, *t.shape[-2:]).contiguous().reshape(-1, *t.shape[-2:]).numpy().view(np.uint64)
+        for t in (x, y)
+    )
+    out = np.empty((math.prod(batch), x.shape[-2], y.shape[-1]), np.uint64)
+    loops.matmul(*words, out)
+    return torch.from_numpy(out.view(np.int64)).reshape(*batch, *out.shape[1:])
+
+
 def matmul(x: Tensor, y: Tensor) -> Tensor:
-    """x @ y: Σ 2^(21(i+j)) · x_i y_j over limbs, exact in float64; long sums are split."""
+    """x @ y; without compiled loops Σ 2^(21(i+j)) · x_i y_j over limbs, exact in float64, long sums split."""
     if x.is_meta:
         return torch.matmul(x, y)
+    if (loops := _loops(x, y)) is not None and x.dim() > 1 < y.dim():
+        return _multiply_matrices(loops, x, y)
     if x.shape[-1] > LONGEST:
         if y.dim() == 1:
             return matmul(x, y[:, None])[..., 0]
@@ -191,12 +208,54 @@ def bilinear(op: Bilinear, x: Tensor, y: Tensor) -> Tensor:
 
 def from_words(words: Tensor) -> Tensor:
     """Map uniform 64-bit words to elements that are uniform up to 2^-61: the upper 61 bits, with p as 0."""
+    if (loops := _loops(words)) is not None:
+        return _compute_one(loops.from_words, words)
     x = (words >> 3) & P
     return torch.where(x == P, 0, x)
 
 
+def _words(x: Tensor) -> np.ndarray:
+    return x.contiguous().numpy().view(np.uint64)
+
+
+def weigh_errors(values: Tensor, tags: Tensor, key: Tensor, weights: Tensor) -> Tensor:
+    """Σ weight · (tag − key · value), a number."""
+    values, tags = values.flatten(), tags.flatten()
+    if (loops := _loops(values, tags, weights)) is not None:
+        found = loops.weigh_errors(_words(values), _words(tags), np.uint64(int(key)), _words(weights))
+        return torch.tensor(int(found))
+    errors = sub(tags, mul(values, key.expand_as(values)))
+    return total(mul(errors.cpu(), weights), 0)
+
+
+def finish_sign(
+    x: Tensor, beta: Tensor, beta_r: Tensor, c: Tensor, row: np.ndarray, one: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A comparison's [t + (1 − 2t)·β] and [t·x + (1 − 2t)·(c·β − βr)], from t in a row of bits.
+
+    Tagged tensors, [2, …]; `one` has this party's shares of 1.
+    """
+    if (loops := _loops(x)) is not None:
+        bit, positive = np.empty((2, c.numel()), np.uint64), np.empty((2, c.numel()), np.uint64)
+        parts = (_words(t).reshape(2, -1) for t in (x, beta, beta_r))
+        loops.finish_sign(*parts, _words(c).reshape(-1), row, _words(one), bit, positive)
+        first, second = (torch.from_numpy(t.view(np.int64)).reshape(x.shape) for t in (bit, positive))
+        return first, second
+    bits = np.unpackbits(row, count=c.numel(), bitorder="little").reshape(tuple(c.shape))
+    t = torch.from_numpy(bits).bool().to(c.device).expand(2, *c.shape)
+    product = sub(mul(beta, c.expand_as(beta)), beta_r)
+    ones = one.reshape(2, *[1] * c.dim()).expand_as(beta)
+    return torch.where(t, sub(ones, beta), beta), torch.where(t, sub(x, product), product)
+
+
+def _are_outside(x: Tensor) -> bool:
+    if x.device.type != "cpu":
+        return bool(((x < 0) | (x >= P)).any())
+    return int(x.numpy().view(np.uint64).max()) >= P  # as unsigned words, negative numbers are larger
+
+
 def check_elements(x: Tensor, who: str) -> Tensor:
     """Return numbers that another party sent, after checking that they are field elements."""
-    if x.dtype is not torch.int64 or (x.numel() and bool(((x < 0) | (x >= P)).any())):
+    if x.dtype is not torch.int64 or (x.numel() and _are_outside(x)):
         raise ProtocolError(f"{who} sent numbers outside 0 … 2^61 − 2, which are not elements of the field.")
     return x

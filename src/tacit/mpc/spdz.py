@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 async def product(ctx: TaggedContext, x: TaggedShare, y: TaggedShare, op: Bilinear = MUL) -> TaggedShare:
-    """[x ∘ y], not truncated, by a tagged triple: [c] + e ∘ [b] + [a] ∘ f + e ∘ f (`beaver.py`).
+    """[x ∘ y], not truncated, by a tagged triple: [c] + e ∘ ([b] + f) + [a] ∘ f (`beaver.py`).
 
     A factor that is broadcast has one mask, and is opened once.
     """
@@ -48,18 +48,33 @@ def _combine(
     e: Tensor,
     f: Tensor,
 ) -> TaggedShare:
-    eb, af = (
-        TaggedShare.join(*[prime.bilinear(op, *pair) for pair in pairs])
-        for pairs in ([(e, part) for part in b.data], [(part, f) for part in a.data])
-    )
-    return c + (eb + af) + ctx.public(prime.bilinear(op, e, f), c)
+    """[c] + e ∘ ([b] + f) + [a] ∘ f: e ∘ f has no product of its own, neither for shares nor for tags."""
+    b = b + ctx.public(f, b)
+    return c + (_multiply_second(op, e, b) + _multiply_first(op, a, f))
+
+
+def _multiply_first(op: Bilinear, x: TaggedShare, y: Tensor) -> TaggedShare:
+    """[x] ∘ y: share and tag as rows of one matrix product, or images of one convolution."""
+    if (op.name == "matmul" and x.dim() == y.dim() == 2) or op.name == "conv2d":
+        return TaggedShare(prime.bilinear(op, x.data.flatten(0, 1), y).unflatten(0, (2, -1)))
+    return TaggedShare.join(*[prime.bilinear(op, part, y) for part in x.data])
+
+
+def _multiply_second(op: Bilinear, x: Tensor, y: TaggedShare) -> TaggedShare:
+    """x ∘ [y]: share and tag as columns of one matrix product, or filters of one convolution."""
+    if op.name == "matmul" and x.dim() == y.dim() == 2:
+        columns = prime.matmul(x, y.data.transpose(0, 1).flatten(1))
+        return TaggedShare(columns.unflatten(-1, (2, -1)).transpose(0, 1))
+    if op.name == "conv2d" and op.options is not None and op.options[-1] == 1:  # one group
+        return TaggedShare(prime.bilinear(op, x, y.data.flatten(0, 1)).unflatten(1, (2, -1)).transpose(0, 1))
+    return TaggedShare.join(*[prime.bilinear(op, x, part) for part in y.data])
 
 
 async def product_public(ctx: TaggedContext, x: TaggedShare, public: Tensor, op: Bilinear) -> TaggedShare:
     """[x ∘ public], not truncated and without communication."""
     if op.name == "mul":
         return x * public
-    return TaggedShare.join(*[prime.bilinear(op, part, public) for part in x.data])
+    return _multiply_first(op, x, public)
 
 
 async def square(ctx: TaggedContext, x: TaggedShare) -> TaggedShare:

@@ -321,8 +321,6 @@ async def sign(ctx: TaggedContext, x: TaggedShare) -> Sign:
     last = slice(OPENED, MESSAGES)
     opened[last] = await ctx.open_bits(mask_outcome(lt, near, dealt, first), record, last)  # 5, 6
     ctx.compared.append(record)
-    flip = unpack(opened[-1], tuple(c.shape)).bool().to(c.device).expand(2, *c.shape)
-    product = t.beta * c - t.beta_r
-    positive = torch.where(flip, (x - product).data, product.data)
-    bit = torch.where(flip, (ctx.public(1, x) - t.beta).data, t.beta.data)
+    one = ctx.public(1, x).data  # my shares of 1 and of its tag
+    bit, positive = prime.finish_sign(x.data, t.beta.data, t.beta_r.data, c, opened[-1], one)
     return Sign(TaggedShare(bit), TaggedShare(positive))

@@ -189,9 +189,8 @@ class TaggedContext(Context):
         tape = Tape(hashlib.sha256(b"tacit weights 2" + coins).digest())
         sigma = torch.zeros((), dtype=torch.int64)
         for value, tag in self.pending:  # 4
-            error = prime.sub(tag, prime.mul(value, self.key.expand_as(value))).flatten().cpu()
-            weights = draw_elements(tape, tuple(error.shape))
-            sigma = prime.add(sigma, prime.total(prime.mul(error, weights), 0))
+            weights = draw_elements(tape, (value.numel(),))
+            sigma = prime.add(sigma, prime.weigh_errors(value, tag, self.key, weights))
         sums = await self._commit_and_open("sum", record.digest(), int(sigma).to_bytes(8, "little"))  # 5
         parts = [int.from_bytes(s, "little") for s in sums]
         if any(len(s) != 8 for s in sums) or any(part >= prime.P for part in parts) or sum(parts) % prime.P:
