@@ -74,8 +74,8 @@ def synthesize(
     aggregation), so that the coordinator only sees sums. `runtime` is as in `tacit.psi`; "processes" uses one
     process per party and real sockets. `watch` is called once per round.
 
-    Values that fewer than 10 rows of all holders together share are neither learned nor sampled; `ARGN` counts
-    only the rows that it trains on, not the tenth (`holdout`) that it leaves out at every holder.
+    Values that fewer than 10 rows of all holders together share are neither learned nor sampled. `ARGN`
+    counts only the rows that it trains on, not the tenth (`holdout`) that every holder leaves out.
 
     Returns a fitted copy of `generator`, with `.sample(n)`, `.save(path)` and `.ledger`.
     """
