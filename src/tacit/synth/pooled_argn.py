@@ -5,14 +5,14 @@ Networks from Decentralized Data*, AISTATS 2017.
 
 Every holder leaves out some rows before anything is counted. Cells and the first biases follow from the
 counts of the other rows of all holders together, so every holder derives the same network. (An untrained
-network that knows the frequencies of held-out rows looks better than any trained one, if rows are few. Sums of
-all rows and of training rows would differ by the held-out ones, perhaps by one row.)
+network that knows the frequencies of held-out rows looks better than any trained one, if rows are few. Sums
+of all rows and of training rows would differ by the held-out ones, perhaps by one row.)
 
 In each round a holder says how likely its own held-out rows are under the common weights, trains from them on
-its other rows, and adds both to the sum. The coordinator keeps the weights under which the held-out rows of all
-holders are most likely. If they do not improve for `patience` rounds (twice as many with fewer than 1,000
-rows), it goes back to those weights and the learning rate falls; the third time, training ends. The last round
-only judges the last weights.
+its other rows, and adds both to the sum. The coordinator keeps the weights under which the held-out rows of
+all holders are most likely. If they do not improve for `patience` rounds (twice as many with fewer than 1,000
+rows), it goes back to those weights and the learning rate falls; the third time, training ends. The last
+round only judges the last weights.
 
 The state that holders receive is the weights and, as its last entry, how often the learning rate has fallen.
 """
@@ -32,7 +32,10 @@ from .federated import LARGEST, UNIT, Histograms, Pooled
 
 
 def split_holder_rows(generator: ARGN, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Split a holder's row numbers into (training, held out), alike in every round; a single one is trained on."""
+    """Split a holder's row numbers into (training, held out), alike in every round.
+
+    A single row is trained on.
+    """
     if rows < 2:
         return np.arange(rows), np.arange(0)
     return split_network_rows(rows, generator.holdout, np.random.default_rng([generator.seed, rows]))
