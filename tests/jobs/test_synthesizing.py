@@ -11,6 +11,7 @@ import torch
 
 import tacit
 from tacit.errors import BadData, BadParameter, ProtocolError
+from tacit.jobs.synthesize import _Computation, _job
 from tacit.runtimes import Processes
 from tacit.synth import (
     ARGN,
@@ -28,7 +29,7 @@ from tacit.synth import (
 from tacit.synth.conformance import _check_columns, _check_constraints, example
 from tacit.synth.encode import Layout
 from tacit.synth.federated import Histograms
-from tacit.synth.pooled_argn import PooledARGN
+from tacit.synth.pooled_argn import PooledARGN, split_holder_rows
 
 SMALL = dict(epochs=2, width=16, noise=8, device="cpu")
 NETWORK = dict(epochs=2, width=16, embedding=4, device="cpu")
@@ -164,7 +165,7 @@ def test_an_autoregressive_network_learns_the_rows_of_all_and_stops_by_itself():
 def test_the_best_common_weights_are_kept():
     """The coordinator judges each state by the sum of held-out losses that comes with the next one."""
     histograms = Histograms(Layout(Table.declare({"k": categorical(["a", "b"])})))
-    pooled = PooledARGN(ARGN(**NETWORK, patience=1), histograms, np.array([30, 20]))
+    pooled = PooledARGN(ARGN(**NETWORK, patience=1), histograms, np.array([600, 400]))
     first = pooled.weights()
 
     def add(weight: float, loss: float) -> None:
@@ -182,6 +183,42 @@ def test_the_best_common_weights_are_kept():
     assert pooled.is_done
     assert all((t == 0.25).all() for name, t in pooled.tensors().items() if name.startswith("network"))
     assert not torch.equal(first[:-1], pooled.weights()[:-1])
+
+
+def test_with_few_rows_a_network_waits_twice_as_long():
+    histograms = Histograms(Layout(Table.declare({"k": categorical(["a", "b"])})))
+    for counts, rounds in (([500, 499], 3), ([500, 500], 2)):
+        pooled = PooledARGN(ARGN(**NETWORK, patience=1), histograms, np.array(counts))
+        falls = []
+        for _ in range(3):  # the first loss is the best so far; two more are no better
+            pooled.merge(np.rint(np.append(np.full(pooled.size, 64.0), 1.0) * 2**24).astype(np.int64))
+            falls.append(int(pooled.weights()[-1]))
+        assert falls.index(1) + 1 == rounds
+
+
+def test_held_out_rows_are_in_no_count_and_only_judge():
+    """An untrained network that knows their frequencies looks better than any trained one, so that few rows
+    teach nothing; and a sum of all rows beside one of training rows would show the held-out ones.
+    """
+    table = Table.declare({"k": categorical(["a", "b"]), "x": continuous(0, 1)})
+    names = ["p", "q"]
+    v = np.column_stack([np.arange(40) % 2, np.linspace(0, 1, 40)])
+    used, held_out = split_holder_rows(ARGN(**NETWORK), len(v))
+    assert sorted([*used, *held_out]) == list(range(40))
+    assert len(held_out) == 4
+    other = v.copy()
+    other[held_out] = [1, 0.5]
+    sums = []
+    for rows in (v, other):
+        work = _Computation(**_job(table, ARGN(**NETWORK), 1, True, names))
+        counts = work.local(0, rows, 0)
+        work.merge(0, 2 * counts)
+        sums.append((counts, work.local(1, rows, 0)))
+    (counts, first), (again, second) = sums
+    assert (counts == again).all()
+    assert counts.sum() == 2 * len(used)  # two columns
+    assert (first[:-1] == second[:-1]).all()  # the weights
+    assert first[-1] != second[-1]  # how likely the held-out rows are
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ from ..synth.constraints import Combinations
 from ..synth.encode import Layout
 from ..synth.federated import MOST_ROWS, Histograms, Pooled, PooledCopula, PooledGAN, holder_seed
 from ..synth.generator import NOT_PRIVATE, PROTECTION, Watch
-from ..synth.pooled_argn import PooledARGN
+from ..synth.pooled_argn import PooledARGN, split_holder_rows
 from ..synth.protect import FLOOR
 from .kit_run import answering, request_of_verb, telling
 from .owner import Owner
@@ -74,7 +74,8 @@ def synthesize(
     aggregation), so that the coordinator only sees sums. `runtime` is as in `tacit.psi`; "processes" uses one
     process per party and real sockets. `watch` is called once per round.
 
-    Values that fewer than 10 rows of all holders together share are neither learned nor sampled.
+    Values that fewer than 10 rows of all holders together share are neither learned nor sampled. `ARGN`
+    counts only the rows that it trains on, not the tenth (`holdout`) that every holder leaves out.
 
     Returns a fitted copy of `generator`, with `.sample(n)`, `.save(path)` and `.ledger`.
     """
@@ -388,6 +389,8 @@ class _Computation:
     def local(self, r: int, v: np.ndarray, place: int) -> np.ndarray:
         """Return a holder's integers for the sum of round `r`."""
         if r == 0:
+            if isinstance(self.generator, ARGN):  # held-out rows are in no count
+                v = v[split_holder_rows(self.generator, len(v))[0]]
             return self.histograms.count(v)
         epochs = self.local_epochs
         if isinstance(self.generator, GAN | ARGN):  # the last round may be shorter
@@ -485,5 +488,6 @@ def _describe_sums(generator: FederatedGenerator) -> list[tuple[str, str]]:
         )
     else:
         second = ("Weights", "the mean of the networks' weights after each round, weighted by rows")
-    first = "how many rows there are in each fine cell of each column, and how many rows in all"
+    rows = "training rows" if isinstance(generator, ARGN) else "rows"
+    first = f"how many {rows} there are in each fine cell of each column, and how many in all"
     return [("Counts", first), second]

@@ -3,12 +3,16 @@
 H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas: *Communication-Efficient Learning of Deep
 Networks from Decentralized Data*, AISTATS 2017.
 
-Cells and the first biases follow from the counts of all holders together, so every holder derives the same
-network. In each round a holder says how likely its own held-out rows are under the common weights, trains
-from them on its other rows, and adds both to the sum. The coordinator keeps the weights under which the
-held-out rows of all holders are most likely. If they do not improve for `patience` rounds, it goes back to
-those weights and the learning rate falls; the third time, training ends. The last round only judges the last
-weights.
+Every holder leaves out some rows before anything is counted. Cells and the first biases follow from the
+counts of the other rows of all holders together, so every holder derives the same network. (An untrained
+network that knows the frequencies of held-out rows looks better than any trained one, if rows are few. Sums
+of all rows and of training rows would differ by the held-out ones, perhaps by one row.)
+
+In each round a holder says how likely its own held-out rows are under the common weights, trains from them on
+its other rows, and adds both to the sum. The coordinator keeps the weights under which the held-out rows of
+all holders are most likely. If they do not improve for `patience` rounds (twice as many with fewer than 1,000
+rows), it goes back to those weights and the learning rate falls; the third time, training ends. The last
+round only judges the last weights.
 
 The state that holders receive is the weights and, as its last entry, how often the learning rate has fallen.
 """
@@ -21,10 +25,20 @@ from torch import Tensor
 
 from ..errors import BadData, ProtocolError
 from .adversarial import CPU, torch_seed
-from .argn import ARGN, FALL, FALLS, LEAST_GAIN, pack_network
+from .argn import ARGN, FALL, FALLS, FEW_ROWS, LEAST_GAIN, pack_network
 from .autoregressive import NetworkTrainer, split_network_rows
 from .encode import Discretizer
 from .federated import LARGEST, UNIT, Histograms, Pooled
+
+
+def split_holder_rows(generator: ARGN, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Split a holder's row numbers into (training, held out), alike in every round.
+
+    A single row is trained on.
+    """
+    if rows < 2:
+        return np.arange(rows), np.arange(0)
+    return split_network_rows(rows, generator.holdout, np.random.default_rng([generator.seed, rows]))
 
 
 class PooledARGN(Pooled):
@@ -48,6 +62,8 @@ class PooledARGN(Pooled):
             self.network.set_frequencies(
                 [np.bincount(codes[:, i], minlength=s) for i, s in enumerate(self.cells.sizes)]
             )
+        # few held-out rows improve late, or seem to get worse for some rounds
+        self.patience = generator.patience * (2 if self.rows < FEW_ROWS else 1)
         self.parameters = list(self.network.parameters())
         self.size = sum(p.numel() for p in self.parameters)
         self.best, self.best_weights = float("inf"), self._get_weights()
@@ -89,7 +105,8 @@ class PooledARGN(Pooled):
                 f"a network weight has reached {np.abs(vector).max():g}; at most {LARGEST:g} can be summed. "
                 "Training diverges: use a lower lr."
             )
-        entries = np.append((vector + LARGEST) * len(v) / self.rows, loss)
+        used, _ = split_holder_rows(self.generator, len(v))
+        entries = np.append((vector + LARGEST) * len(used) / self.rows, loss)
         return np.rint(entries * UNIT).astype(np.int64), (loss, 0.0)
 
     def _receive(self, state: Tensor | None) -> int:
@@ -112,7 +129,7 @@ class PooledARGN(Pooled):
         if self.trainer is None:  # the optimizer's state stays with the holder
             rng = np.random.default_rng([seed, 1])
             codes = torch.from_numpy(self.cells.encode(v))
-            used, held_out = split_network_rows(len(codes), self.generator.holdout, rng)
+            used, held_out = split_holder_rows(self.generator, len(v))
             self.held_out = codes[held_out]
             self.trainer = NetworkTrainer(
                 self.network,
@@ -137,11 +154,10 @@ class PooledARGN(Pooled):
         loss, sent = float(total[-1]) / UNIT * len(self.cells.sizes), self._get_weights()
         self._set_weights(torch.from_numpy(total[:-1] / UNIT - LARGEST).float())
         self.waited += 1
-        if (
-            loss < self.best - LEAST_GAIN * self.generator.holdout
-        ):  # the sum is over held-out rows, per row of all
+        share = self.generator.holdout / (1 - self.generator.holdout)  # held-out rows per training row
+        if loss < self.best - LEAST_GAIN * share:
             self.best, self.best_weights, self.waited = loss, sent, 0
-        elif self.waited >= self.generator.patience:
+        elif self.waited >= self.patience:
             self._set_weights(self.best_weights)
             self.waited, self.falls = 0, self.falls + 1
 
