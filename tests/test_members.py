@@ -228,13 +228,16 @@ def test_parties_agree_to_the_number_of_members() -> None:
     recipe = read_layout(layout).recipe
     fed = Elsewhere.of("clinics", ("a", "b"), (len(recipe.columns),), ("ill", "well"), recipe.columns)
 
-    def contract(model: Any) -> Contract:
-        return Contract.of(make_plan(fed, model=model, runtime=Deployed(None, layout)), layout, "server", [4])
+    def contract(model: Any, **options: Any) -> Contract:
+        p = make_plan(fed, model=model, runtime=Deployed(None, layout), **options)
+        return Contract.of(p, layout, "server", [4])
 
     agreed = contract(models.MLP(members=4))
     assert agreed.tables["model"]["members"] == 4
     assert Contract.read(agreed.text).plan().model.members == 4
-    assert "members" not in contract("mlp").tables["model"]  # contracts of one network stay as they were
+    # the defaults of tables have four networks; other settings have one, and contracts as they were
+    assert contract("mlp").tables["model"]["members"] == 4
+    assert "members" not in contract("mlp", rounds=5).tables["model"]
     found = agreed.differences(contract(models.MLP(members=64)))
     assert any(line.startswith("model.members") for line in found), found
 
