@@ -282,6 +282,11 @@ def test_a_party_reads_its_file_by_its_own_options_whatever_the_server_offers(tm
 
     for agreed, gain in (("same", joining.Unfit), (None, joining.Ready)):
         gained, _ = play(
-            attack, tmp_path / str(agreed), JOB, agreed=agreed, through=True, reading={"encoding": "utf-8"}
+            attack,
+            tmp_path / str(agreed),
+            JOB,
+            agreed=agreed,
+            through=agreed is not None,
+            reading={"encoding": "utf-8"},
         )
         assert isinstance(gained, gain)
