@@ -178,7 +178,7 @@ def test_all_files_here(place: Path, capsys: pytest.CaptureFixture[str]) -> None
         ("describe", "", 'categories = { sex = ["f", "m"] }'),
         ("describe", 'numbers = ["chol 1"]\nepsilon = 1.0', 'bounds = { "chol 1" = [0, 120] }'),
         ("glm", 'formula = "disease ~ age"\nepsilon = 1.0\nbounds = {}', "bounds = { age = [0, 120] }"),
-        ("glm", 'formula = "age ~ many"', 'levels = { column = ["a", "b"] }'),
+        ("glm", 'formula = "age ~ many"', 'levels = { many = ["a", "b"] }'),
     ],
 )
 def test_what_an_error_proposes_can_be_pasted_into_the_job(

@@ -96,7 +96,7 @@ def test_a_server_cannot_ask_for_the_losses_of_more_members_than_agreed(members:
         return type(answers["a"]).__name__
 
     other = STOPPED.replace("members = 3", f"members = {members}")
-    gained, ended = play(offer, tmp_path / "contract", other, agreed=STOPPED)
+    gained, ended = play(offer, tmp_path / "contract", other, agreed=STOPPED, through=True)
     assert gained in (None, "Unfit")
     assert "model.members" in refusals(ended)[0]
 

@@ -421,6 +421,7 @@ class NetworkedTrainer(MessageTrainer):
             await self.admission.wait_for_joined(self.plan.fed.parties, self.within)
         if not is_here:
             if mark is not None:
+                mark.parent.mkdir(exist_ok=True)
                 write_atomic(mark, json.dumps({"run": self.run_id}))
             if self.context.result is not None:
                 await self._send_final(me)
