@@ -89,6 +89,18 @@ def programs(model, x):
     }
 
 
+class BetweenTheTwo(Forging):
+    """What owner and client send each other, but for the program and the number of batches."""
+
+    async def deliver(self, sender, to, scope, frame):
+        plain = to == "helper" or kind_of(frame) in ("Architecture", "Batches")
+        await (
+            self.inner.deliver(sender, to, scope, frame)
+            if plain
+            else super().deliver(sender, to, scope, frame)
+        )
+
+
 @pytest.fixture
 def planned_once(monkeypatch):
     """Every run of a test plans the same randomness: the dry run, which costs most, is made once."""
@@ -112,17 +124,8 @@ def test_either_of_the_two_is_caught_whatever_message_it_changes(cheat):
     def run(n):
         sent, parts = [], programs(model, x)
 
-        class Only(Forging):
-            async def deliver(self, sender, to, scope, frame):
-                plain = to == "helper" or kind_of(frame) in ("Architecture", "Batches")
-                await (
-                    self.inner.deliver(sender, to, scope, frame)
-                    if plain
-                    else super().deliver(sender, to, scope, frame)
-                )
-
         async def cheating(me, program=parts[cheat]):
-            return await program(dataclasses.replace(me, transport=Only(me.transport, n, sent)))
+            return await program(dataclasses.replace(me, transport=BetweenTheTwo(me.transport, n, sent)))
 
         InProcess().run_sync({**parts, cheat: cheating})
         return sent
@@ -144,18 +147,9 @@ def test_a_client_that_cheats_is_not_sent_a_result():
         """The kinds of the client's and of the owner's messages, if the client changes its n-th one."""
         sent: dict[str, list[str]] = {"client": [], "owner": []}
 
-        class Only(Forging):
-            async def deliver(self, sender, to, scope, frame):
-                plain = to == "helper" or kind_of(frame) in ("Architecture", "Batches")
-                await (
-                    self.inner.deliver(sender, to, scope, frame)
-                    if plain
-                    else super().deliver(sender, to, scope, frame)
-                )
-
         def seen(name, at):
             async def program(me):
-                transport = Only(me.transport, at, sent[name])
+                transport = BetweenTheTwo(me.transport, at, sent[name])
                 return await programs(model, x)[name](dataclasses.replace(me, transport=transport))
 
             return program
@@ -239,7 +233,9 @@ def test_a_cheat_inside_a_function_is_caught():
                 )
 
         async def cheating(me):
-            return await parts["owner"](dataclasses.replace(me, transport=Only(me.transport, n, sent)))
+            return await parts["owner"](
+                dataclasses.replace(me, transport=BetweenTheTwo(me.transport, n, sent))
+            )
 
         InProcess().run_sync({**parts, "owner": cheating})
         return sent
