@@ -66,7 +66,8 @@ def test_a_value_that_is_meant_may_mean_missing_wherever_rows_are_read(tmp_path:
     by_hand = np.array([[f == "no", f == "yes", f is None] for f in flags], dtype=np.float32)
     np.testing.assert_array_equal(rows.rows.x[:, 1:].numpy(), by_hand)
 
-    onnxruntime = pytest.importorskip("onnxruntime")
+    import onnxruntime
+
     run.export(tmp_path / "m.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
     inputs = {"age": np.full((len(CELLS), 1), 50.0), "smokes": new[["smokes"]].to_numpy(object)}
@@ -81,7 +82,8 @@ def test_a_spelling_that_is_a_whole_number_may_come_as_a_float(tmp_path: Path) -
     for cells in ([1.0, None], [1, 1], ["1.0", "n"]):
         got = run.predict(pd.DataFrame({"age": [50, 50], "smokes": cells}))[p].to_numpy()
         np.testing.assert_array_equal(got[0], expected)
-    onnxruntime = pytest.importorskip("onnxruntime")
+    import onnxruntime
+
     run.export(tmp_path / "m.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
     inputs = {"age": np.full((1, 1), 50.0), "smokes": np.array([["1.0"]], dtype=object)}

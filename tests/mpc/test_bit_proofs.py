@@ -209,7 +209,6 @@ def test_masks_hide_and_are_drawn_once():
 
 @pytest.mark.parametrize("size", [1, 600])
 def test_compiled_loops_compute_what_numpy_does(monkeypatch, size):
-    pytest.importorskip("numba")
     from tacit.mpc import bit_loops
 
     scene = Scene.draw(8, size)

@@ -72,7 +72,6 @@ def test_values_outside_the_field_are_refused(bad):
 
 
 def test_compiled_loops_compute_the_same(monkeypatch):
-    pytest.importorskip("numba")
     edges = torch.tensor([0, 1, 2, 2**31, 2**32 - 1, 2**60, P - 2, P - 1])
     x = torch.cat([edges, torch.randint(0, P, (100,), generator=torch.Generator().manual_seed(1))])
     pairs = [(x[:, None], x[None]), (x, x.flip(0)), (x, torch.tensor(P - 1).expand_as(x))]
@@ -100,14 +99,12 @@ def draw(*shape, seed=0):
     ],
 )
 def test_compiled_matrix_products_are_exact(monkeypatch, x, y):
-    pytest.importorskip("numba")
     monkeypatch.setattr(prime, "COMPILED", 1)
     expected = np.matmul(x.numpy().astype(object), y.numpy().astype(object)) % P
     assert prime.matmul(x, y).tolist() == expected.tolist()
 
 
 def test_compiled_steps_of_the_check_and_of_comparisons_compute_the_same(monkeypatch):
-    pytest.importorskip("numba")
     x, beta, beta_r = (draw(2, 3, 7, seed=k) for k in range(3))
     c, row, one = draw(3, 7, seed=3), np.array([0b10110001, 0xFF, 0b01010], np.uint8), draw(2, seed=4)
     words = torch.tensor([-1, 0, 7, 8, -8, -9, 2**63 - 1])
